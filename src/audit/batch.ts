@@ -49,12 +49,12 @@ class ChainHead {
   #hash: string
   count: number
 
-  constructor({ head, frontier }: Anchor, place: { readonly segment: number; readonly offset: number }) {
+  constructor({ head, frontier }: Anchor, position: { readonly segment: number; readonly offset: number }) {
     this.frontier = [...frontier]
     this.count = head.count
     this.#hash = head.hash
-    this.#segment = place.segment
-    this.#offset = place.offset
+    this.#segment = position.segment
+    this.#offset = position.offset
   }
 
   add(members: Members, time: string): void {
@@ -73,9 +73,9 @@ class ChainHead {
 
   head(time: string, key: SigningKey) {
     const { count } = this
-    const place = { offset: this.#offset, segment: this.#segment }
+    const position = { offset: this.#offset, segment: this.#segment }
     return signHead(
-      { ...place, count, hash: this.#hash, root: rootOf(this.frontier), seq: count - 1, time },
+      { ...position, count, hash: this.#hash, root: rootOf(this.frontier), seq: count - 1, time },
       key,
     )
   }

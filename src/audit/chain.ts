@@ -49,10 +49,10 @@ export type ChainPosition = { readonly seq: number; readonly time: string; reado
 /** The record's line (without newline) and its hash: SHA-256 over the canonical record without `hash`. */
 export function sealRecord(
   members: Members,
-  place: ChainPosition,
+  position: ChainPosition,
 ): { readonly line: string; readonly hash: string } {
   const all = new Map(members)
-  for (const [name, value] of Object.entries(place)) all.set(name, canonicalMember(name, value))
+  for (const [name, value] of Object.entries(position)) all.set(name, canonicalMember(name, value))
   const names = [...all.keys()].sort()
   const own = hash('sha256', `{${names.map((name) => all.get(name)).join(',')}}`, 'hex')
   all.set('hash', canonicalMember('hash', own))

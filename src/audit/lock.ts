@@ -54,12 +54,12 @@ function succeed(path: string, me: string): boolean {
   const first = holderOf(path)
   const passed: string[] = []
   let holder = first
-  let place = path
-  while (holder !== undefined && isDead(holder, place)) {
-    place = `${path}.after.${parseHolder(holder)?.nonce}`
-    passed.push(place)
-    if (claim(place, me)) return conclude(path, me, { first, passed })
-    holder = holderOf(place)
+  let lockPath = path
+  while (holder !== undefined && isDead(holder, lockPath)) {
+    lockPath = `${path}.after.${parseHolder(holder)?.nonce}`
+    passed.push(lockPath)
+    if (claim(lockPath, me)) return conclude(path, me, { first, passed })
+    holder = holderOf(lockPath)
   }
   return false
 }
@@ -105,17 +105,17 @@ function holderOf(path: string): string | undefined {
   }
 }
 
-function isDead(holder: string, place: string): boolean {
+function isDead(holder: string, lockPath: string): boolean {
   const them = parseHolder(holder)
   if (them === undefined) return false
   if (them.boot !== bootId()) return true
-  if (them.space !== pidSpace()) return isOld(place)
+  if (them.space !== pidSpace()) return isOld(lockPath)
   const start = startOf(them.pid)
   return start === undefined || start !== them.start
 }
 
-function isOld(place: string): boolean {
-  const made = lstatSync(place, { throwIfNoEntry: false })?.mtimeMs
+function isOld(lockPath: string): boolean {
+  const made = lstatSync(lockPath, { throwIfNoEntry: false })?.mtimeMs
   return made !== undefined && Date.now() - made > FOREIGN_STALE_MS
 }
 

@@ -19,9 +19,9 @@ export type Migration = {
  * the audit log in the new store, and only then changes the location file. The SQLite file stays.
  */
 export async function migrateStore(home: string, from: () => Promise<Store>, to: Store): Promise<Migration> {
-  const place = trailLocation(home)
-  if (place?.kind === 'postgres') return { copied: false, tables: [], records: await verified(home, to) }
-  if (place === undefined)
+  const location = trailLocation(home)
+  if (location?.kind === 'postgres') return { copied: false, tables: [], records: await verified(home, to) }
+  if (location === undefined)
     throw new SandboxError(
       'wrong-state',
       'no server has run on this state directory yet: there is nothing to move',

@@ -56,9 +56,9 @@ export async function openStoreTrail(parts: Omit<StoreTrailParts, 'key'>): Promi
  * With it only the store is authoritative, and a store without our head was emptied.
  */
 async function takeOver(home: string, store: Store, key: SigningKey): Promise<void> {
-  const place = trailLocation(home)
-  if (place !== undefined && place.kind !== store.kind) throw elsewhere(place.kind)
-  if (place !== undefined) {
+  const location = trailLocation(home)
+  if (location !== undefined && location.kind !== store.kind) throw elsewhere(location.kind)
+  if (location !== undefined) {
     if ((await readHead(store, key.id)) === undefined)
       throw damaged('the store no longer contains the audit log')
     return

@@ -32,10 +32,11 @@ export async function auto(args: readonly string[]): Promise<number> {
     inertGit: true,
   })
   const { mode, decision } = router.route(line)
-  const place = { workspace, cwd: ringfence.cwd }
+  const location = { workspace, cwd: ringfence.cwd }
   // A program in `never_sandbox` runs on the host by the operator's choice, whatever it reads.
   const isOnHost =
-    mode === 'host' && (decision.action !== 'allow' || withoutLinks(decision, line, place).action === 'allow')
+    mode === 'host' &&
+    (decision.action !== 'allow' || withoutLinks(decision, line, location).action === 'allow')
   const agentId = values['agent-id'] ?? ringfence.env.RINGFENCE_AGENT_ID
   const spec = {
     workspace,

@@ -5,7 +5,7 @@ import type { Decision } from '../model/decision.ts'
 export function withoutLinks(
   decision: Decision,
   line: string,
-  place: { readonly workspace: string; readonly cwd: string },
+  location: { readonly workspace: string; readonly cwd: string },
 ): Decision {
   if (decision.action !== 'allow') return decision
   // Redirections are not among the arguments, so the words of the line itself count too.
@@ -13,7 +13,7 @@ export function withoutLinks(
     ...decision.commands.flatMap(({ argv }) => argv.slice(1)),
     ...line.split(/[\s;|&<>(){}"'`\\]+/),
   ]
-  const link = outwardLink(words, place)
+  const link = outwardLink(words, location)
   if (link === undefined) return decision
   return {
     ...decision,

@@ -104,7 +104,7 @@ export class RemoteSandbox {
     return this.#change('POST', '/resume', {})
   }
 
-  /** Keeps the files of its own places; another sandbox can start from them as its `template`. */
+  /** Keeps the files of its private directories; another sandbox can start from them as its `template`. */
   snapshot(name?: string): Promise<SnapshotInfo> {
     return this.#transport.json({ method: 'POST', path: this.#path('/snapshot'), json: name ? { name } : {} })
   }

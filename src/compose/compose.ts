@@ -62,7 +62,7 @@ export type Ringfence = {
   readonly registry: SandboxRegistry
   readonly gate: Gate
   readonly trail: EventSink
-  readonly judge: (command: AskedCommand, place: WorkingDirectory) => Promise<Decision>
+  readonly judge: (command: AskedCommand, directory: WorkingDirectory) => Promise<Decision>
   /** Identifies the current policy. */
   readonly policyHash: () => string
   /** The network modes that the policy permits. */
@@ -72,7 +72,7 @@ export type Ringfence = {
   /** The policy file that an operator edits; it may not exist yet. */
   readonly policyFile: string
   /** Checks a command against the policy and returns the tree behind the decision. */
-  readonly inspect: (command: AskedCommand, place: WorkingDirectory) => Promise<Inspected>
+  readonly inspect: (command: AskedCommand, directory: WorkingDirectory) => Promise<Inspected>
   /** Reloads the configuration. An invalid configuration changes nothing. */
   readonly reload: () => Promise<Reloaded>
   /** Seals the audit log. Call it once, after everything has ended. */
@@ -119,7 +119,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   // `[backends] order` applies to servers; a single command uses the host's own tools.
   if (options.stays) orderBy(registry, now.config.backends?.order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
-  const judge: Ringfence['judge'] = (command, place) => now.judge(command, place)
+  const judge: Ringfence['judge'] = (command, directory) => now.judge(command, directory)
   const gate = new Gate({
     // Read at each check, so that a reload applies to open sandboxes.
     get policy() {
@@ -161,7 +161,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     networkModes: () => now.policy.networkModes,
     current: () => now.config,
     policyFile: resolve(cwd, options.policy ?? configFileOf(options, env) ?? userConfig(env)),
-    inspect: (command, place) => inspectWith(now.config, home, command, place),
+    inspect: (command, directory) => inspectWith(now.config, home, command, directory),
     reload,
     close: async () => {
       for (const close of closing.splice(0)) await close().catch(() => {})
@@ -313,25 +313,25 @@ function lazyEgress(
 
 /** Loads the command parser, the largest part of the program, with the first command. */
 function judgeWith(config: Config, home: string): Ringfence['judge'] {
-  let loaded: Promise<(command: AskedCommand, place: WorkingDirectory) => Decision> | undefined
-  return async (command, place) => {
+  let loaded: Promise<(command: AskedCommand, directory: WorkingDirectory) => Decision> | undefined
+  return async (command, directory) => {
     loaded ??= loadJudge(config, home)
-    return (await loaded)(command, place)
+    return (await loaded)(command, directory)
   }
 }
 
 async function loadJudge(
   config: Config,
   home: string,
-): Promise<(command: AskedCommand, place: WorkingDirectory) => Decision> {
+): Promise<(command: AskedCommand, directory: WorkingDirectory) => Decision> {
   const [{ compilePolicy }, { judgeArgv, judgeLine }, { containedBy }] = await Promise.all([
     import('../policy/policy.ts'),
     import('../policy/commands/judge.ts'),
     import('../policy/containment.ts'),
   ])
   const policy = compilePolicy(config)
-  return (command, place) => {
-    const context = contextOf(place, home, containedBy)
+  return (command, directory) => {
+    const context = contextOf(directory, home, containedBy)
     return 'line' in command
       ? judgeLine(policy, command.line, context)
       : judgeArgv(policy, command.argv, context)
@@ -342,7 +342,7 @@ async function inspectWith(
   config: Config,
   home: string,
   command: AskedCommand,
-  place: WorkingDirectory,
+  directory: WorkingDirectory,
 ): Promise<Inspected> {
   const [{ compilePolicy }, { inspectArgv, inspectLine }, { containedBy }] = await Promise.all([
     import('../policy/policy.ts'),
@@ -350,7 +350,7 @@ async function inspectWith(
     import('../policy/containment.ts'),
   ])
   const policy = compilePolicy(config)
-  const context = contextOf(place, home, containedBy)
+  const context = contextOf(directory, home, containedBy)
   return 'line' in command
     ? inspectLine(policy, command.line, context)
     : inspectArgv(policy, command.argv, context)
@@ -358,11 +358,11 @@ async function inspectWith(
 
 /** `~` in the operator's rules is the operator's home directory, for every caller. */
 function contextOf(
-  { behind, ...place }: WorkingDirectory,
+  { behind, ...directory }: WorkingDirectory,
   home: string,
   containedBy: (behind: Behind) => Containment,
 ) {
-  return { home, ...place, rulesHome: home, ...(behind && { contains: containedBy(behind) }) }
+  return { home, ...directory, rulesHome: home, ...(behind && { contains: containedBy(behind) }) }
 }
 
 /** Opened by the first event, so that a command that records nothing does not touch the disk. */

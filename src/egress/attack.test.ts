@@ -238,7 +238,7 @@ describe('inside a tunnel', () => {
       port,
       'CONNECT a.example:80 HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nHost: evil.test\r\nConnection: close\r\n\r\n',
     )
-    expect(heard).toMatch(/^HTTP\/1\.1 200 [\s\S]*403 [\s\S]*names another place/)
+    expect(heard).toMatch(/^HTTP\/1\.1 200 [\s\S]*403 [\s\S]*names another host/)
     expect(await talk(port, 'CONNECT a.example:80 HTTP/1.1\r\n\r\nSSH-2.0-x\r\n\r\n')).toMatch(
       /^HTTP\/1\.1 200 [\s\S]*400/,
     )

@@ -169,7 +169,7 @@ function addressOf(core: Core, front: RequestTarget, head: RequestHead): Address
   const agrees =
     named?.kind === 'ok' && named.value.host === parsed.value.host && named.value.port === parsed.value.port
   if (!agrees && !(hosts.length === 0 && head.version === '1.0')) {
-    const error = new SandboxError('ssrf-blocked', 'the host header names another place than the request')
+    const error = new SandboxError('ssrf-blocked', 'the Host header names another host than the request')
     core.refuse(wanted, error)
     throw error
   }

@@ -302,5 +302,5 @@ function assertConnect(head: RequestHead): void {
   const same =
     named.kind === 'ok' && named.value.host === wanted.value.host && named.value.port === wanted.value.port
   if (more.length > 0 || !same)
-    throw new SandboxError('ssrf-blocked', 'the host header names another place than the request')
+    throw new SandboxError('ssrf-blocked', 'the Host header names another host than the request')
 }

@@ -26,8 +26,8 @@ export class ExecPolicy {
   }
 
   /** The decision for a shell line or an argv. */
-  evaluate(command: string | readonly string[], place: Partial<Context> = {}): Decision {
-    const context = { ...this.#context, ...place }
+  evaluate(command: string | readonly string[], options: Partial<Context> = {}): Decision {
+    const context = { ...this.#context, ...options }
     return typeof command === 'string'
       ? judgeLine(this.#compiled, command, context)
       : judgeArgv(this.#compiled, command, context)

@@ -35,11 +35,11 @@ export type InputRefusal = {
 }
 
 /** Refuses the first string in the input, at any depth, that refers to a path or host that is not granted. */
-export function judgeInput(input: Json, places: InputDirectories): InputRefusal | undefined {
+export function judgeInput(input: Json, directories: InputDirectories): InputRefusal | undefined {
   for (const value of textsIn(input)) {
     const refusal = /^[a-z][a-z0-9+.-]*:\/\//i.test(value)
-      ? judgeUrl(value, places)
-      : judgePlace(value, places)
+      ? judgeUrl(value, directories)
+      : judgePath(value, directories)
     if (refusal) return refusal
   }
   return undefined
@@ -70,7 +70,7 @@ function judgeUrl(url: string, { network }: InputDirectories): InputRefusal | un
 /** The sandbox has its own directories at these paths; the host's are not visible. */
 const OWN = ['/skill', '/tmp']
 
-function judgePlace(text: string, { base, roots }: InputDirectories): InputRefusal | undefined {
+function judgePath(text: string, { base, roots }: InputDirectories): InputRefusal | undefined {
   const outside = (): InputRefusal => ({
     code: 'path-traversal',
     message: 'the path leads outside the workspace',

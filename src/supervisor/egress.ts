@@ -206,7 +206,7 @@ class SandboxEgress implements PreparedEgress, Egress {
 }
 
 /** Limits per sandbox: remembered destinations, and records that may be on their way to the disk. */
-const MAX_PLACES = 1024
+const MAX_DESTINATIONS = 1024
 const MAX_UNWRITTEN = 64
 
 /**
@@ -216,23 +216,23 @@ const MAX_UNWRITTEN = 64
  * connections made until then can be missing.
  */
 export class ConnectionRecorder {
-  readonly #places = new Set<string>()
+  readonly #destinations = new Set<string>()
   #unwritten = 0
   #broken = false
 
-  enter(place: string, write: (pace: Pace) => Promise<void>): Promise<void> | undefined {
-    const ahead = this.#places.has(place) && this.#unwritten < MAX_UNWRITTEN && !this.#broken
-    const written = this.#follow(place, write(ahead ? 'soon' : 'now'))
+  enter(destination: string, write: (pace: Pace) => Promise<void>): Promise<void> | undefined {
+    const ahead = this.#destinations.has(destination) && this.#unwritten < MAX_UNWRITTEN && !this.#broken
+    const written = this.#follow(destination, write(ahead ? 'soon' : 'now'))
     return ahead ? undefined : written
   }
 
-  #follow(place: string, writing: Promise<void>): Promise<void> {
+  #follow(destination: string, writing: Promise<void>): Promise<void> {
     this.#unwritten++
     const written = writing.then(
       () => {
         this.#broken = false
-        if (this.#places.size >= MAX_PLACES) this.#places.clear()
-        this.#places.add(place)
+        if (this.#destinations.size >= MAX_DESTINATIONS) this.#destinations.clear()
+        this.#destinations.add(destination)
       },
       (error) => {
         this.#broken = true

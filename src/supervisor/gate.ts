@@ -177,7 +177,7 @@ export class Gate {
       volumes: volumes && volumeFacts(spec, volumes, observe),
       root,
       egress: egress?.facts,
-      overlays: review?.places(),
+      overlays: review?.directories(),
     }
     const plan = planFor(policy, spec, facts)
     if (plan instanceof SandboxError) throw plan

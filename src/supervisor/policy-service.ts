@@ -29,7 +29,7 @@ export type PolicyServiceParts = {
   readonly current: () => Config
   readonly hash: () => string
   readonly reload: () => Promise<PolicyHash>
-  readonly inspect: (command: Asked, place: { workspace: string; cwd: string }) => Promise<Inspected>
+  readonly inspect: (command: Asked, directory: { workspace: string; cwd: string }) => Promise<Inspected>
 }
 type Asked = { readonly line: string } | { readonly argv: readonly [string, ...string[]] }
 

@@ -215,12 +215,12 @@ export const MACHINE_SABOTAGES: readonly MachineMutation[] = [
   {
     name: 'memory has no limit',
     breaks: ['limit.memory'],
-    parts: { sabotage: { places: unlimited('memory.max') } },
+    parts: { sabotage: { containerFields: unlimited('memory.max') } },
   },
   {
     name: 'processes have no limit',
     breaks: ['limit.pids'],
-    parts: { sabotage: { places: unlimited('pids.max') } },
+    parts: { sabotage: { containerFields: unlimited('pids.max') } },
   },
   {
     name: "the host's environment goes in",

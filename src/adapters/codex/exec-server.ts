@@ -2,7 +2,8 @@ import { randomUUID } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
 import type { AgentSession } from '../session.ts'
 import type { Approver } from '../tool-sandbox.ts'
-import { ExecServerSession, type Params } from './exec-session.ts'
+import { ExecServerSession } from './exec-session.ts'
+import type { Params } from './params.ts'
 
 /** The JSON-RPC side of Codex's exec-server: connections, sessions that outlive them, and errors. */
 

@@ -3,15 +3,13 @@ import { isWithin } from '../../model/path.ts'
 import type { AgentSession } from '../session.ts'
 import type { Approver, ToolSandbox, ToolSandboxEntry } from '../tool-sandbox.ts'
 import { httpRequest } from './http-request.ts'
+import { count, type Params, text } from './params.ts'
 import { ExecServerProcess, type Notify, pathOf, uriOf } from './processes.ts'
 
 /**
  * One session of Codex's exec-server protocol: an unmodified Codex runs its commands and file operations in a sandbox of
  * ours. SECURITY: what the client sends about sandboxes, roots and networks is ignored; only our policy and plan decide.
  */
-
-/** The parameters of a request, not checked yet. */
-export type Params = Readonly<Record<string, unknown>>
 
 const MAX_PROCESSES = 64
 const MAX_HANDLES = 64
@@ -249,7 +247,7 @@ const METHODS: Readonly<Record<string, Handler>> = {
     await done(session, ['cp', ...(params.recursive === true ? ['-R'] : []), '--', from, to])
     return {}
   },
-  'http/request': httpRequest,
+  'http/request': ({ session }, params) => httpRequest(session, params),
 }
 
 function environmentInfo({ workspace }: ToolSandbox): object {
@@ -319,21 +317,6 @@ async function done(session: ExecServerSession, argv: readonly string[]): Promis
   const { outcome, stderr } = await session.session.run(argv, {}, {})
   if (outcome.kind === 'exited' && outcome.code === 0) return
   throw new SandboxError('invalid-input', stderr.trim().slice(0, 500) || `\`${argv[0]}\` failed`)
-}
-
-/** A parameter that must be text. */
-export function text(params: Params, name: string): string {
-  const value = params[name]
-  if (typeof value !== 'string') throw new SandboxError('invalid-input', `\`${name}\` must be text`)
-  return value
-}
-
-function count(params: Params, name: string, fallback: number): number {
-  const value = params[name]
-  if (value === undefined || value === null) return fallback
-  if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 0)
-    throw new SandboxError('invalid-input', `\`${name}\` must be a whole number, 0 or more`)
-  return value
 }
 
 function passedEnvironment(given: unknown): Record<string, string> {

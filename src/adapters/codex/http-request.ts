@@ -1,5 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
-import { type ExecServerSession, type Params, text } from './exec-session.ts'
+import type { AgentSession } from '../session.ts'
+import { type Params, text } from './params.ts'
 
 /** Codex's `http/request`: curl in the sandbox, so that the policy judges it and the proxy carries it. */
 
@@ -9,7 +10,7 @@ const MAX_TIME_MS = 120_000
 type Header = { readonly name: string; readonly value: string }
 
 /** Sends one HTTP request from inside the sandbox. */
-export async function httpRequest(session: ExecServerSession, params: Params): Promise<object> {
+export async function httpRequest(session: AgentSession, params: Params): Promise<object> {
   if (params.streamResponse === true)
     throw new SandboxError('unsupported', 'streamed HTTP responses are not supported')
   const url = text(params, 'url')
@@ -29,7 +30,7 @@ export async function httpRequest(session: ExecServerSession, params: Params): P
     ...(body ? ['--data-binary', '@-'] : []),
     ...['--', url],
   ]
-  const { outcome, stdout, stderr } = await session.session.run(
+  const { outcome, stdout, stderr } = await session.run(
     argv,
     { timeoutMs, ...(body ? { stdin: body.toString('utf8') } : {}) },
     {},

@@ -102,12 +102,12 @@ async function openAt(
     },
     signal,
   )
-  const place = new E2bTransport(account, settings, handle, idleMs)
+  const transport = new E2bTransport(account, settings, handle, idleMs)
   try {
-    await sendMounts(plan, place.files)
-    return new RemoteSandbox(plan, place)
+    await sendMounts(plan, transport.files)
+    return new RemoteSandbox(plan, transport)
   } catch (error) {
-    await place.close()
+    await transport.close()
     throw error
   }
 }

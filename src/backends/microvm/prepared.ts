@@ -17,7 +17,7 @@ export type SharedMount = { readonly mount: Mount; readonly manifest: Manifest }
 /** For tests only: damages what a machine is told and given, to verify that the attack tests notice. */
 export type MachineSabotage = {
   readonly identity?: (fields: readonly string[]) => readonly string[]
-  readonly places?: (fields: readonly string[]) => readonly string[]
+  readonly containerFields?: (fields: readonly string[]) => readonly string[]
   readonly config?: (fields: readonly string[]) => readonly string[]
   readonly filter?: Uint8Array
   /** The plan that decides what is copied in. */
@@ -77,7 +77,7 @@ export class Prepared {
       images: new Set(large.keys()),
     }
     await machine.furnish(
-      (sabotage.places ?? unharmed)(containerSettingFields(plan, machineSettings)),
+      (sabotage.containerFields ?? unharmed)(containerSettingFields(plan, machineSettings)),
       copies.map((copy, index) => (large.has(index) ? undefined : copy?.stream())),
     )
     const tunnels: { take?: (stream: Duplex) => void } = {}

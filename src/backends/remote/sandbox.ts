@@ -62,14 +62,14 @@ export class RemoteSandbox implements BackendSandbox {
   readonly files: GuestFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
-  readonly #place: RemoteTransport
+  readonly #transport: RemoteTransport
   #closed = false
 
-  constructor(plan: Plan, place: RemoteTransport) {
+  constructor(plan: Plan, transport: RemoteTransport) {
     this.#plan = plan
-    this.#place = place
-    this.ended = place.ended
-    this.files = place.files
+    this.#transport = transport
+    this.ended = transport.ended
+    this.files = transport.files
   }
 
   exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
@@ -80,9 +80,9 @@ export class RemoteSandbox implements BackendSandbox {
     if (this.#closed) throw new SandboxError('wrong-state', 'the sandbox is closed')
     io.permit?.catch(() => {})
     const limits: Limits = { ...timeLimits(this.#plan.limits), ...io.limits }
-    const guest = new GuestCommand(limits, io, UNCOUNTED, this.#place.layers)
+    const guest = new GuestCommand(limits, io, UNCOUNTED, this.#transport.layers)
     await guest.start({
-      start: (onOutput) => this.#place.start(this.#request(command, io, guest.isHeld, onOutput)),
+      start: (onOutput) => this.#transport.start(this.#request(command, io, guest.isHeld, onOutput)),
       // A sandbox that cannot be destroyed now is ended by the remote service when it is idle.
       lose: () => void this.close().catch(() => {}),
     })
@@ -102,16 +102,16 @@ export class RemoteSandbox implements BackendSandbox {
   }
 
   connect(port: number): Promise<Duplex> {
-    return this.#place.connect(port)
+    return this.#transport.connect(port)
   }
 
   async layers(): Promise<readonly string[]> {
-    return this.#place.layers
+    return this.#transport.layers
   }
 
   async close(): Promise<void> {
     this.#closed = true
-    await this.#place.close()
+    await this.#transport.close()
   }
 }
 

@@ -111,8 +111,8 @@ function ancestors(paths: readonly string[]): readonly string[] {
 }
 
 function grants(plan: Plan, { scratch }: SeatbeltContext): readonly string[] {
-  const places = plan.mounts.map(({ real, kind }) => (kind === 'dir' ? subpath(real) : literal(real)))
-  const writable = places.filter((_, index) => plan.mounts[index]?.mode === 'rw')
+  const paths = plan.mounts.map(({ real, kind }) => (kind === 'dir' ? subpath(real) : literal(real)))
+  const writable = paths.filter((_, index) => plan.mounts[index]?.mode === 'rw')
   const seen = ancestors(
     [...plan.mounts, ...plan.unixSockets].map(({ real }) => real as string).concat(scratch),
   )
@@ -120,7 +120,7 @@ function grants(plan: Plan, { scratch }: SeatbeltContext): readonly string[] {
   const readonly = plan.mounts.filter(({ mode }) => mode === 'ro').map(({ real }) => subpath(real))
   return [
     rule('allow', 'file-read-metadata', seen.map(literal)),
-    ...(places.length > 0 ? [rule('allow', 'file-read* process-exec*', places)] : []),
+    ...(paths.length > 0 ? [rule('allow', 'file-read* process-exec*', paths)] : []),
     ...(writable.length > 0 ? [rule('allow', 'file-write*', writable)] : []),
     ...(readonly.length > 0 ? [rule('deny', 'file-write*', readonly)] : []),
     ...reopened(plan),

@@ -41,17 +41,17 @@ function openExisting(observation: Existing, flags: number): number {
   const naming = (flags & O_PATH) !== 0
   const { kind } = observation.thing
   if (!naming && kind !== 'file' && kind !== 'dir') throw changed(observation)
-  const place = openPlace(observation.real)
+  const descriptor = openPath(observation.real)
   try {
-    requireSame(observation, place, observation)
-    return openSync(`/proc/self/fd/${place}`, naming ? O_PATH : flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW))
+    requireSame(observation, descriptor, observation)
+    return openSync(`/proc/self/fd/${descriptor}`, naming ? O_PATH : flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW))
   } finally {
-    closeSync(place)
+    closeSync(descriptor)
   }
 }
 
 function openNew(observation: Missing, flags: number): number {
-  const parent = openPlace(observation.ancestor)
+  const parent = openPath(observation.ancestor)
   try {
     requireSame(observation, parent, { real: observation.ancestor, thing: observation.thing })
   } catch (error) {
@@ -82,13 +82,13 @@ function createBelow(parent: number, [name = '', ...rest]: readonly string[], fl
  * Opens a descriptor that refers to the inode at a real path, without following any symbolic link.
  * PLATFORM: Node has no openat; `/proc/self/fd/N/name` is also resolved from the open directory N.
  */
-function openPlace(real: string): number {
+function openPath(real: string): number {
   const names = real.split('/').filter((name) => name !== '')
-  let place = openSync('/', O_PATH | O_DIRECTORY)
+  let descriptor = openSync('/', O_PATH | O_DIRECTORY)
   for (const [index, name] of names.entries()) {
-    const parent = place
+    const parent = descriptor
     try {
-      place = openSync(
+      descriptor = openSync(
         `/proc/self/fd/${parent}/${name}`,
         O_PATH | O_NOFOLLOW | (index + 1 < names.length ? O_DIRECTORY : 0),
       )
@@ -96,7 +96,7 @@ function openPlace(real: string): number {
       closeSync(parent)
     }
   }
-  return place
+  return descriptor
 }
 
 type Judged = { readonly real: string; readonly thing: PathThing }

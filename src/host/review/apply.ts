@@ -28,74 +28,74 @@ export type OwnChanges = { readonly [path: string]: string }
  * original's directories nor in the changes.
  */
 export function applyChange(change: Change, startedNs: bigint, own: OwnChanges): Promise<OwnChanges> {
-  return whileAt(change, async (place, parent) => {
+  return whileAt(change, async (target, parent) => {
     const around = `/proc/self/fd/${parent}`
     const aroundIsKnown = isKnown(`${around}/.`, dirname(change.path), startedNs, own)
-    const check = (): void => requireUnchanged(change, place, startedNs, own)
+    const check = (): void => requireUnchanged(change, target, startedNs, own)
     check()
-    if (change.change === 'deleted') rmSync(place, { recursive: change.kind === 'dir' })
-    else if (change.kind === 'dir') applyDirectory(change, place)
+    if (change.change === 'deleted') rmSync(target, { recursive: change.kind === 'dir' })
+    else if (change.kind === 'dir') applyDirectory(change, target)
     else if (change.kind === 'link')
-      await replace(place, parent, (fresh) => symlinkSync(change.target ?? '', fresh), check)
-    else if (change.change === 'mode') setMode(place, change.mode)
+      await replace(target, parent, (fresh) => symlinkSync(change.target ?? '', fresh), check)
+    else if (change.change === 'mode') setMode(target, change.mode)
     else if (change.kind === 'file')
-      await replace(place, parent, (fresh) => copyContent(change, fresh, place), check)
+      await replace(target, parent, (fresh) => copyContent(change, fresh, target), check)
     else throw new Error('devices, pipes and sockets cannot be applied')
     return {
-      ...dated(change.path, place),
+      ...dated(change.path, target),
       ...(aroundIsKnown ? dated(dirname(change.path), `${around}/.`) : {}),
     }
   })
 }
 
-const ctimeOf = (place: string): bigint | undefined =>
-  lstatSync(place, { bigint: true, throwIfNoEntry: false })?.ctimeNs
+const ctimeOf = (target: string): bigint | undefined =>
+  lstatSync(target, { bigint: true, throwIfNoEntry: false })?.ctimeNs
 
-function dated(path: string, place: string): OwnChanges {
-  const ctime = ctimeOf(place)
+function dated(path: string, target: string): OwnChanges {
+  const ctime = ctimeOf(target)
   return ctime === undefined ? {} : { [path]: String(ctime) }
 }
 
 /** Whether only we changed the path since the start. */
-function isKnown(place: string, path: string, startedNs: bigint, own: OwnChanges): boolean {
-  const ctime = ctimeOf(place)
+function isKnown(target: string, path: string, startedNs: bigint, own: OwnChanges): boolean {
+  const ctime = ctimeOf(target)
   return ctime !== undefined && (ctime < startedNs || own[path] === String(ctime))
 }
 
-function requireUnchanged(change: Change, place: string, startedNs: bigint, own: OwnChanges): void {
-  const now = ctimeOf(place)
+function requireUnchanged(change: Change, target: string, startedNs: bigint, own: OwnChanges): void {
+  const now = ctimeOf(target)
   if (change.change === 'added' && now !== undefined) throw new Error('the path exists by now')
   if (change.change !== 'added' && now === undefined) throw new Error('the original is gone')
   // The time of a directory changes with its entries, and each entry is checked by itself.
   if (change.kind === 'dir' && change.change === 'mode') return
-  if (now !== undefined && !isAllKnown(place, change.path, startedNs, own))
+  if (now !== undefined && !isAllKnown(target, change.path, startedNs, own))
     throw new Error('the original has changed meanwhile')
 }
 
 /** The same for a directory with everything below it. */
-function isAllKnown(place: string, path: string, startedNs: bigint, own: OwnChanges): boolean {
-  if (!isKnown(place, path, startedNs, own)) return false
+function isAllKnown(target: string, path: string, startedNs: bigint, own: OwnChanges): boolean {
+  if (!isKnown(target, path, startedNs, own)) return false
   return (
-    !lstatSync(place).isDirectory() ||
-    readdirSync(place).every((name) => isAllKnown(`${place}/${name}`, `${path}/${name}`, startedNs, own))
+    !lstatSync(target).isDirectory() ||
+    readdirSync(target).every((name) => isAllKnown(`${target}/${name}`, `${path}/${name}`, startedNs, own))
   )
 }
 
-function applyDirectory(change: Change, place: string): void {
-  if (change.change === 'changed') unlinkSync(place)
-  if (change.change !== 'mode') mkdirSync(place)
-  setMode(place, change.mode)
+function applyDirectory(change: Change, target: string): void {
+  if (change.change === 'changed') unlinkSync(target)
+  if (change.change !== 'mode') mkdirSync(target)
+  setMode(target, change.mode)
 }
 
-function setMode(place: string, mode: number): void {
-  const fd = openSync(place, O_RDONLY | O_NOFOLLOW)
+function setMode(target: string, mode: number): void {
+  const fd = openSync(target, O_RDONLY | O_NOFOLLOW)
   fchmodSync(fd, mode)
   closeSync(fd)
 }
 
 /** Writes beside the original, then renames over it, if it is still the original. */
 async function replace(
-  place: string,
+  target: string,
   parent: number,
   make: (fresh: string) => Promise<void> | void,
   check: () => void,
@@ -104,8 +104,8 @@ async function replace(
   try {
     await make(fresh)
     check()
-    if (lstatSync(place, { throwIfNoEntry: false })?.isDirectory()) rmSync(place, { recursive: true })
-    renameSync(fresh, place)
+    if (lstatSync(target, { throwIfNoEntry: false })?.isDirectory()) rmSync(target, { recursive: true })
+    renameSync(fresh, target)
   } catch (error) {
     rmSync(fresh, { force: true })
     throw error
@@ -120,9 +120,9 @@ async function writeAll(file: FileHandle, bytes: Buffer, at: number): Promise<vo
 
 const NOTHING = Buffer.alloc(1024 * 1024)
 
-async function copyContent(change: Change, fresh: string, place: string): Promise<void> {
+async function copyContent(change: Change, fresh: string, target: string): Promise<void> {
   const source = { root: change.upper as string, relative: change.relative }
-  const owner = lstatSync(place, { throwIfNoEntry: false }) ?? at(source, (path) => lstatSync(path))
+  const owner = lstatSync(target, { throwIfNoEntry: false }) ?? at(source, (path) => lstatSync(path))
   const file = await open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0o600)
   try {
     let size = 0

@@ -64,9 +64,9 @@ export async function changesOf(layers: Layers, records: readonly string[]): Pro
 type Entry = Pick<Change, 'kind' | 'mode' | 'size'> & { readonly whiteout: boolean; readonly target: string }
 
 /** The current original; undefined if there is none. */
-function originalOf<T>(place: UntrustedPath, look: (path: string, stat: Stats) => T): T | undefined {
+function originalOf<T>(untrusted: UntrustedPath, look: (path: string, stat: Stats) => T): T | undefined {
   try {
-    return at(place, (path) => {
+    return at(untrusted, (path) => {
       const stat = lstatSync(path, { throwIfNoEntry: false })
       return stat && look(path, stat)
     })

@@ -13,7 +13,7 @@ export type UntrustedPath = { readonly root: string; readonly relative: string }
  * Runs the work with a path that refers to exactly this file. SECURITY: no symbolic link is followed; otherwise a user
  * who shares the directory, or a process that still runs in it, could redirect our reads and writes.
  */
-export function at<T>({ root, relative }: UntrustedPath, work: (place: string, parent: number) => T): T {
+export function at<T>({ root, relative }: UntrustedPath, work: (path: string, parent: number) => T): T {
   const parent = openParent(root, relative)
   try {
     return work(`/proc/self/fd/${parent}/${basename(relative)}`, parent)
@@ -25,7 +25,7 @@ export function at<T>({ root, relative }: UntrustedPath, work: (place: string, p
 /** The same for asynchronous work. */
 export async function whileAt<T>(
   { root, relative }: UntrustedPath,
-  work: (place: string, parent: number) => Promise<T>,
+  work: (path: string, parent: number) => Promise<T>,
 ): Promise<T> {
   const parent = openParent(root, relative)
   try {
@@ -39,23 +39,23 @@ function openParent(root: string, relative: string): number {
   const names = dirname(relative)
     .split('/')
     .filter((name) => name !== '' && name !== '.')
-  let place = openSync(root, O_PATH | O_DIRECTORY)
+  let directory = openSync(root, O_PATH | O_DIRECTORY)
   for (const name of names) {
-    const outer = place
+    const outer = directory
     try {
-      place = openSync(`/proc/self/fd/${outer}/${name}`, O_PATH | O_DIRECTORY | O_NOFOLLOW)
+      directory = openSync(`/proc/self/fd/${outer}/${name}`, O_PATH | O_DIRECTORY | O_NOFOLLOW)
     } catch {
       throw new Error(`\`${name}\` in the path is no longer a directory`)
     } finally {
       closeSync(outer)
     }
   }
-  return place
+  return directory
 }
 
 /** Opens a regular file for reading; the caller closes it. */
-function openFile(place: UntrustedPath): number {
-  const fd = at(place, (path) => openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK))
+function openFile(untrusted: UntrustedPath): number {
+  const fd = at(untrusted, (path) => openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK))
   if (fstatSync(fd).isFile()) return fd
   closeSync(fd)
   throw new Error('it is no longer a regular file')
@@ -64,10 +64,10 @@ function openFile(place: UntrustedPath): number {
 const SNIFFED = 8192
 
 /** Whether the beginning of a file contains a NUL byte. */
-export const isBinary = (place: UntrustedPath): boolean => head(place, SNIFFED).includes(0)
+export const isBinary = (untrusted: UntrustedPath): boolean => head(untrusted, SNIFFED).includes(0)
 
-function head(place: UntrustedPath, length: number): Buffer {
-  const fd = openFile(place)
+function head(untrusted: UntrustedPath, length: number): Buffer {
+  const fd = openFile(untrusted)
   try {
     return piece(fd, 0, length)
   } finally {
@@ -76,8 +76,8 @@ function head(place: UntrustedPath, length: number): Buffer {
 }
 
 /** The content as text; undefined if it is longer than `most` or not text. */
-export function textOf(place: UntrustedPath, most: number): string | undefined {
-  const bytes = head(place, most + 1)
+export function textOf(untrusted: UntrustedPath, most: number): string | undefined {
+  const bytes = head(untrusted, most + 1)
   if (bytes.length > most || bytes.includes(0)) return undefined
   return bytes.toString('utf8')
 }
@@ -90,8 +90,8 @@ function piece(fd: number, from: number, length: number): Buffer {
 }
 
 /** Reads a file in chunks and yields to the event loop between them. */
-export async function* pieces(place: UntrustedPath): AsyncGenerator<Buffer, void> {
-  const fd = openFile(place)
+export async function* pieces(untrusted: UntrustedPath): AsyncGenerator<Buffer, void> {
+  const fd = openFile(untrusted)
   try {
     for (let from = 0; ; from += PIECE) {
       const bytes = piece(fd, from, PIECE)
@@ -122,11 +122,11 @@ export async function sameContent(a: UntrustedPath, b: UntrustedPath): Promise<b
 const LONG = 64 * 1024 * 1024
 
 /** A name that changes whenever the content changes. */
-export async function contentName(place: UntrustedPath): Promise<string> {
+export async function contentName(untrusted: UntrustedPath): Promise<string> {
   const hash = createHash('sha256')
-  const { size, ctimeNs, ino } = at(place, (path) => lstatSync(path, { bigint: true }))
+  const { size, ctimeNs, ino } = at(untrusted, (path) => lstatSync(path, { bigint: true }))
   // PLATFORM: no program can set a file's ctime, and every write changes it.
   if (size > LONG) hash.update(`${size} ${ctimeNs} ${ino}`)
-  else for await (const bytes of pieces(place)) hash.update(bytes)
+  else for await (const bytes of pieces(untrusted)) hash.update(bytes)
   return hash.digest('hex')
 }

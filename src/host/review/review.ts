@@ -58,9 +58,9 @@ export class Review {
     mkdirSync(dir, { recursive: true, mode: 0o700 })
     for (let index = 0; index < count; index++) {
       for (const name of ['', 'upper', 'work']) {
-        const place = join(dir, String(index), name)
-        mkdirSync(place, { recursive: true, mode: 0o755 })
-        if (process.getuid?.() === 0 && owner) chownSync(place, owner.uid, owner.gid)
+        const directory = join(dir, String(index), name)
+        mkdirSync(directory, { recursive: true, mode: 0o755 })
+        if (process.getuid?.() === 0 && owner) chownSync(directory, owner.uid, owner.gid)
       }
     }
     const review = new Review(dir, agent, { id, startedNs: clockOf(dir), mounts: [] })
@@ -97,7 +97,7 @@ export class Review {
   }
 
   /** The directories for a plan, one per mount. */
-  places(): readonly PathFact[] {
+  directories(): readonly PathFact[] {
     return readdirSync(this.#dir)
       .filter((name) => /^\d+$/.test(name))
       .sort((a, b) => Number(a) - Number(b))
@@ -169,9 +169,9 @@ export class Review {
     { change, kind, root, upper, relative }: Change,
     most: number,
   ): { readonly before?: string | undefined; readonly after?: string | undefined } {
-    const read = (place: UntrustedPath): string | undefined => {
+    const read = (untrusted: UntrustedPath): string | undefined => {
       try {
-        return textOf(place, most)
+        return textOf(untrusted, most)
       } catch {
         return undefined
       }

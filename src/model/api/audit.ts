@@ -15,7 +15,7 @@ const chainFields = object({
   hash: string(),
 })
 
-/** A record of the audit log: its place in the hash chain, and the fields of its event. */
+/** A record of the audit log: its position in the hash chain, and the fields of its event. */
 export type TrailRecord = Infer<typeof chainFields> & { readonly [field: string]: Json }
 
 /** A record of the audit log. Its other fields differ from event to event. */

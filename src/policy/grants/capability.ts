@@ -162,9 +162,9 @@ const segmentsOf = (path: string): Pattern =>
     .map(is)
 
 /** Whether access to a file is granted. */
-export function grantsFile(grants: readonly Capability[], kind: FileKind, place: FileLocation): boolean {
-  const absolute = segmentsOf(place.absolute)
-  const relative = place.inWorkspace === undefined ? undefined : segmentsOf(place.inWorkspace)
+export function grantsFile(grants: readonly Capability[], kind: FileKind, location: FileLocation): boolean {
+  const absolute = segmentsOf(location.absolute)
+  const relative = location.inWorkspace === undefined ? undefined : segmentsOf(location.inWorkspace)
   return grants.some((held) => {
     if (held.kind !== kind || !('root' in held)) return false
     const wanted = held.root === 'workspace' ? relative : absolute

@@ -135,14 +135,15 @@ function judgeName({ policy, request, facts }: Case, raw: string, evidence: Path
   const grant = effective === undefined ? undefined : grantOf(policy, facts.roots, effective)
   // SECURITY: outside the roots, only the requested text may determine the reason; a reason based on the resolved path would
   // disclose facts about the host.
-  const places = grant === undefined ? [] : [effective as string, ...evidence.symlinks.map((link) => link.at)]
-  const never = [evidence.normal, ...places].map(hardDenied).find((reason) => reason !== undefined)
+  const locations =
+    grant === undefined ? [] : [effective as string, ...evidence.symlinks.map((link) => link.at)]
+  const never = [evidence.normal, ...locations].map(hardDenied).find((reason) => reason !== undefined)
   if (never !== undefined) return never
   const blocked =
     isBlockedPath(policy.blocked, evidence.normal) ??
-    (places[0] === undefined || places[0] === evidence.normal
+    (locations[0] === undefined || locations[0] === evidence.normal
       ? undefined
-      : isBlockedPath(policy.blocked, places[0]))
+      : isBlockedPath(policy.blocked, locations[0]))
   if (blocked !== undefined) return `\`${blocked}\` is a blocked name`
   if (effective === undefined || grant === undefined) return NOT_HERE
   const judged: Judged = { effective, evidence, grant }
@@ -170,11 +171,11 @@ function placeOf(evidence: PathEvidence): string | undefined {
 }
 
 /** The longest root that contains the path; among equals the read-only one. Roots are compared by real path. */
-function grantOf(policy: PathPolicy, roots: readonly PathEvidence[], place: string): Grant | undefined {
+function grantOf(policy: PathPolicy, roots: readonly PathEvidence[], path: string): Grant | undefined {
   let best: Grant | undefined
   policy.allowed.forEach(({ mode }, index) => {
     const evidence = roots[index]
-    if (evidence?.state !== 'exists' || !isWithin(place, evidence.real)) return
+    if (evidence?.state !== 'exists' || !isWithin(path, evidence.real)) return
     const longer = evidence.real.length - (best?.root.length ?? -1)
     if (longer > 0 || (longer === 0 && mode === 'ro'))
       best = { root: evidence.real, rootAsked: evidence.normal, mode }

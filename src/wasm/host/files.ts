@@ -117,11 +117,11 @@ function accessOf({ parts, use }: Asked, roots: readonly Root[]): (absolute: str
   const wholeWorkspace = grantsName(grants, 'ToolInvoke', tool)
   return (absolute: string): Access => {
     const base = own.find((root) => isWithin(absolute, root))
-    const place: FileLocation = {
+    const location: FileLocation = {
       absolute,
       inWorkspace: base === undefined ? undefined : absolute.slice(base.length + 1),
     }
-    if (grantsFile(grants, kind, place) || (wholeWorkspace && base !== undefined)) return 'granted'
+    if (grantsFile(grants, kind, location) || (wholeWorkspace && base !== undefined)) return 'granted'
     return wholeWorkspace ? 'outside' : 'denied'
   }
 }

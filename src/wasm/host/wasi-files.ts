@@ -139,10 +139,10 @@ export class WasiFiles {
     const seen = judgedPath(this.#parts, WRITE, path)
     if (method === 'mkdir' && seen.state === 'exists') throw new HostRefusal('exists', 'it exists')
     if (method !== 'mkdir' && seen.state !== 'exists') throw notHere(path)
-    return withParent(seen, path, (place) => {
-      if (method === 'mkdir') mkdirSync(place)
-      else if (method === 'rmdir') rmdirSync(place)
-      else unlinkSync(place)
+    return withParent(seen, path, (entry) => {
+      if (method === 'mkdir') mkdirSync(entry)
+      else if (method === 'rmdir') rmdirSync(entry)
+      else unlinkSync(entry)
       return true
     })
   }
@@ -152,8 +152,8 @@ export class WasiFiles {
     const [from, target] = [judgedPath(this.#parts, WRITE, path), judgedPath(this.#parts, WRITE, to)]
     if (from.state !== 'exists') throw notHere(path)
     return withParent(from, path, (old) =>
-      withParent(target, to, (place) => {
-        renameSync(old, place)
+      withParent(target, to, (entry) => {
+        renameSync(old, entry)
         return true
       }),
     )
@@ -172,7 +172,7 @@ function opened(seen: PathObservation, flags: number, path: string): number {
  * Runs the action on a path inside the opened parent directory, which is the directory that was checked.
  * PLATFORM: Node has no openat; on Linux, /proc/self/fd/<descriptor> refers to the opened directory.
  */
-function withParent(seen: PathObservation, path: string, action: (place: string) => Json): Json {
+function withParent(seen: PathObservation, path: string, action: (entry: string) => Json): Json {
   const real = realOf(seen)
   if (process.platform !== 'linux' || real === undefined)
     throw new HostRefusal('unsupported', 'not supported on this system')

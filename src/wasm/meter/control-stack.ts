@@ -14,13 +14,13 @@ export class ControlStack {
   /** Fuel owed at the start of the block; an `if` without `else` reaches its end with this amount. */
   owedAtEntry = new Int32Array(64)
   /** Where the meter's value is held at the start of the block. */
-  placeAtEntry = new Uint8Array(64)
+  meterAtEntry = new Uint8Array(64)
 
   reset(): void {
     this.depth = 0
   }
 
-  push(kind: number, live: boolean, owed: number, place: number): void {
+  push(kind: number, live: boolean, owed: number, meterAt: number): void {
     const index = this.depth++
     if (index === this.kind.length) this.#grow()
     this.kind[index] = kind
@@ -28,7 +28,7 @@ export class ControlStack {
     this.fixed[index] = 0
     this.owed[index] = 0
     this.owedAtEntry[index] = owed
-    this.placeAtEntry[index] = place
+    this.meterAtEntry[index] = meterAt
   }
 
   #grow(): void {
@@ -42,7 +42,7 @@ export class ControlStack {
     this.fixed = doubled(this.fixed, new Uint8Array(size))
     this.owed = doubled(this.owed, new Int32Array(size))
     this.owedAtEntry = doubled(this.owedAtEntry, new Int32Array(size))
-    this.placeAtEntry = doubled(this.placeAtEntry, new Uint8Array(size))
+    this.meterAtEntry = doubled(this.meterAtEntry, new Uint8Array(size))
   }
 
   /** Fixes the fuel owed at a label, for every branch to it. */

@@ -86,20 +86,20 @@ export class FuelEmitter {
     else this.#with(OP.globalGet, this.#meter)
   }
 
-  /** Charges pending fuel until only `owed` is left; afterwards the meter's value is held in `place`. */
-  settle(owed: number, place: number = METER_AT.local): void {
+  /** Charges pending fuel until only `owed` is left; afterwards the meter's value is held in `location`. */
+  settle(owed: number, location: number = METER_AT.local): void {
     const charge = this.pending - owed
     this.pending = owed
-    if (charge === 0 && this.meterAt & place) return
+    if (charge === 0 && this.meterAt & location) return
     this.charges++
     this.#load()
     if (charge !== 0) {
       this.constant(charge * FUEL_UNIT)
       this.code.u8(OP.i64Sub)
     }
-    if (place === METER_AT.local) this.#with(OP.localSet, this.#fuelLocal)
+    if (location === METER_AT.local) this.#with(OP.localSet, this.#fuelLocal)
     else this.#with(OP.globalSet, this.#meter)
-    this.meterAt = charge === 0 ? METER_AT.local | METER_AT.global : place
+    this.meterAt = charge === 0 ? METER_AT.local | METER_AT.global : location
   }
 
   /** Before a call; after it the global is current and the local is stale. */

@@ -241,7 +241,7 @@ export class FunctionMeter {
     stack.kind[index] = LABEL.else
     this.#live = stack.live[index] === 1
     this.#fuel.pending = this.#live ? (stack.owedAtEntry[index] as number) : 0
-    this.#fuel.meterAt = stack.placeAtEntry[index] as number
+    this.#fuel.meterAt = stack.meterAtEntry[index] as number
   }
 
   #end(): void {

@@ -59,9 +59,9 @@ export class ExtismShim {
     const view = new DataView(this.#input.buffer, this.#input.byteOffset, this.#input.byteLength)
     const inside = (at: bigint, length: number): number => {
       this.#host.charge(10)
-      const place = this.#size(at)
-      if (place + length > this.#input.length) this.#host.abort('an offset lies outside the input')
-      return place
+      const offset = this.#size(at)
+      if (offset + length > this.#input.length) this.#host.abort('an offset lies outside the input')
+      return offset
     }
     return {
       input_length: () => BigInt(this.#input.length),
@@ -112,9 +112,9 @@ export class ExtismShim {
 
   #view(at: bigint, length: number): DataView {
     this.#host.charge(10)
-    const place = this.#size(at)
-    if (place === 0 || place + length > this.#end) this.#host.abort('an offset lies outside the memory')
-    return new DataView(this.#bytes.buffer, place, length)
+    const offset = this.#size(at)
+    if (offset === 0 || offset + length > this.#end) this.#host.abort('an offset lies outside the memory')
+    return new DataView(this.#bytes.buffer, offset, length)
   }
 
   #lengthOf(at: bigint): number {
@@ -162,11 +162,11 @@ export class ExtismShim {
   }
 
   #block(at: bigint): Uint8Array {
-    const place = this.#size(at)
-    const length = this.#lengths.get(place) ?? 0
+    const offset = this.#size(at)
+    const length = this.#lengths.get(offset) ?? 0
     this.#host.charge(10 + length)
     if (length > this.#host.messageBytes) this.#host.abort('a block is too long')
-    return this.#bytes.slice(place, place + length)
+    return this.#bytes.slice(offset, offset + length)
   }
 
   #text(at: bigint): string {

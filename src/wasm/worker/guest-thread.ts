@@ -88,14 +88,14 @@ export class GuestThread {
   }
 
   #execute(): GuestEnd {
-    const { at, length } = this.#place(new TextEncoder().encode(this.#job.input))
+    const { at, length } = this.#copyIn(new TextEncoder().encode(this.#job.input))
     const packed = BigInt.asUintN(64, this.#call('execute', at, length) as bigint)
     const text = this.#text(Number(packed >> 32n), Number(packed & 0xffff_ffffn), 'the result')
     return { kind: 'text', text }
   }
 
   /** Copies bytes into memory that the guest's own allocator returns. */
-  #place(bytes: Uint8Array): { at: number; length: number } {
+  #copyIn(bytes: Uint8Array): { at: number; length: number } {
     if (typeof this.#instance?.exports.alloc !== 'function') {
       return this.#stop({ kind: 'abi', message: 'the module exports no `alloc`' })
     }
@@ -215,7 +215,7 @@ export class GuestThread {
       this.#charge(1000 + ((length as number) >>> 0))
       const reply = new TextEncoder().encode(this.#ask(method, text))
       this.#charge(reply.length)
-      const placed = this.#place(reply)
+      const placed = this.#copyIn(reply)
       return BigInt.asIntN(64, (BigInt(placed.at) << 32n) | BigInt(placed.length))
     }
   }

@@ -246,7 +246,7 @@ export class WasiDescriptors {
     view.setUint8(16, kind === 'dir' ? 3 : kind === 'file' ? 4 : 0)
     view.setBigUint64(24, 1n, true)
     view.setBigUint64(32, BigInt(size), true)
-    for (const place of [40, 48, 56]) view.setBigUint64(place, BigInt(Math.round(mtimeMs)) * 1_000_000n, true)
+    for (const field of [40, 48, 56]) view.setBigUint64(field, BigInt(Math.round(mtimeMs)) * 1_000_000n, true)
     return 0
   }
 
@@ -326,10 +326,10 @@ export class WasiDescriptors {
       if (!('ok' in reply)) return this.#error(reply)
       base = (reply.ok as Stat).size
     } else if (whence !== 0) return 28
-    const place = base + Number(offset)
-    if (!(place >= 0) || !Number.isSafeInteger(place)) return 28
-    open.at = place
-    this.#data(at, 8).setBigUint64(0, BigInt(place), true)
+    const position = base + Number(offset)
+    if (!(position >= 0) || !Number.isSafeInteger(position)) return 28
+    open.at = position
+    this.#data(at, 8).setBigUint64(0, BigInt(position), true)
     return 0
   }
 

@@ -94,12 +94,12 @@ export class WasiShim {
   }
 
   #strings(list: readonly string[], pointers: number, at: number): number {
-    let place = at >>> 0
+    let address = at >>> 0
     for (const [index, text] of this.#encoded(list).entries()) {
       this.#host.charge(100 + text.length)
-      this.#data((pointers >>> 0) + index * 4, 4).setUint32(0, place, true)
-      this.#host.memory(place, text.length).set(text)
-      place += text.length
+      this.#data((pointers >>> 0) + index * 4, 4).setUint32(0, address, true)
+      this.#host.memory(address, text.length).set(text)
+      address += text.length
     }
     return 0
   }

@@ -113,7 +113,7 @@ export class CopyOut {
     try {
       const parent = openBelow(root, dirname(name))
       try {
-        await this.#place(root, `/proc/self/fd/${parent}`, entry, reader)
+        await this.#putEntry(root, `/proc/self/fd/${parent}`, entry, reader)
       } finally {
         closeSync(parent)
       }
@@ -123,31 +123,31 @@ export class CopyOut {
     }
   }
 
-  async #place(root: number, dir: string, entry: TarEntry, reader: TarReader): Promise<void> {
+  async #putEntry(root: number, dir: string, entry: TarEntry, reader: TarReader): Promise<void> {
     const { name, kind } = entry
-    const place = `${dir}/${basename(name)}`
-    const now = lstatSync(place, { bigint: true, throwIfNoEntry: false })
+    const destination = `${dir}/${basename(name)}`
+    const now = lstatSync(destination, { bigint: true, throwIfNoEntry: false })
     if (kind === 'dir' && now?.isDirectory()) return
-    if (kind === 'link' && now?.isSymbolicLink() && readlinkSync(place) === entry.link) return
+    if (kind === 'link' && now?.isSymbolicLink() && readlinkSync(destination) === entry.link) return
     if (this.#judge(root, name, kind === 'link')) return this.#leave(entry, 'protected')
     if (!isUnchanged(now, this.#manifest.get(name))) return this.#leave(entry, 'changed')
     if (now?.isDirectory()) return this.#leave(entry, 'changed')
     const fresh = `${dir}/.ringfence-${randomBytes(8).toString('hex')}`
     if (kind === 'dir') {
-      if (now) unlinkSync(place)
-      mkdirSync(place, entry.mode | 0o700)
-      this.#own(place, O_DIRECTORY)
+      if (now) unlinkSync(destination)
+      mkdirSync(destination, entry.mode | 0o700)
+      this.#own(destination, O_DIRECTORY)
     } else if (kind === 'link') {
       symlinkSync(entry.link, fresh)
       if (process.getuid?.() === 0) lchownSync(fresh, this.#mount.uid, this.#mount.gid)
-      renameSync(fresh, place)
-    } else await this.#write(fresh, place, entry, { reader, now })
-    this.#manifest.set(name, copiedOf(lstatSync(place, { bigint: true })))
+      renameSync(fresh, destination)
+    } else await this.#write(fresh, destination, entry, { reader, now })
+    this.#manifest.set(name, copiedOf(lstatSync(destination, { bigint: true })))
   }
 
   async #write(
     fresh: string,
-    place: string,
+    destination: string,
     { mode, modified }: TarEntry,
     from: { readonly reader: TarReader; readonly now: BigIntStats | undefined },
   ): Promise<void> {
@@ -160,7 +160,7 @@ export class CopyOut {
       // SECURITY: setuid and setgid bits that a guest set are dropped.
       fchmodSync(fd, mode & 0o777)
       futimesSync(fd, modified, modified)
-      renameSync(fresh, place)
+      renameSync(fresh, destination)
     } catch (error) {
       unlinkSync(fresh)
       throw error
@@ -169,9 +169,9 @@ export class CopyOut {
     }
   }
 
-  #own(place: string, flags: number): void {
+  #own(destination: string, flags: number): void {
     if (process.getuid?.() !== 0) return
-    const fd = openSync(place, O_RDONLY | O_NOFOLLOW | flags)
+    const fd = openSync(destination, O_RDONLY | O_NOFOLLOW | flags)
     fchownSync(fd, this.#mount.uid, this.#mount.gid)
     closeSync(fd)
   }
@@ -193,8 +193,8 @@ export class CopyOut {
     const copied = this.#manifest.get(path) as Copied
     const parent = openBelow(root, dirname(path))
     try {
-      const place = `/proc/self/fd/${parent}/${basename(path)}`
-      const now = lstatSync(place, { bigint: true, throwIfNoEntry: false })
+      const destination = `/proc/self/fd/${parent}/${basename(path)}`
+      const now = lstatSync(destination, { bigint: true, throwIfNoEntry: false })
       if (now) {
         if (this.#judge(root, path)) return void this.#left.push({ path, why: 'protected' })
         if (
@@ -202,8 +202,8 @@ export class CopyOut {
           (!now.isDirectory() && !isUnchanged(now, copied))
         )
           return void this.#left.push({ path, why: 'changed' })
-        if (now.isDirectory()) rmdirSync(place)
-        else unlinkSync(place)
+        if (now.isDirectory()) rmdirSync(destination)
+        else unlinkSync(destination)
       }
       this.#manifest.delete(path)
     } finally {
@@ -235,14 +235,14 @@ const copiedOf = (stat: BigIntStats): Copied => ({
 
 /** Opens a directory below the root without following symbolic links. */
 function openBelow(root: number, relative: string): number {
-  let place = openSync(`/proc/self/fd/${root}`, O_PATH | O_DIRECTORY)
+  let directory = openSync(`/proc/self/fd/${root}`, O_PATH | O_DIRECTORY)
   for (const name of relative.split('/').filter((part) => part !== '' && part !== '.')) {
-    const outer = place
+    const outer = directory
     try {
-      place = openSync(`/proc/self/fd/${outer}/${name}`, O_PATH | O_DIRECTORY | O_NOFOLLOW)
+      directory = openSync(`/proc/self/fd/${outer}/${name}`, O_PATH | O_DIRECTORY | O_NOFOLLOW)
     } finally {
       closeSync(outer)
     }
   }
-  return place
+  return directory
 }

@@ -22,7 +22,7 @@ export function redirections(
   for (const redirect of list) {
     spend(walk, 4)
     if (redirect.type === 'HereDoc') {
-      // bash ends it at the end of the line, other shells run nothing at all. Inside a substitution they end it at different places.
+      // bash ends it at the end of the line, other shells run nothing at all. Inside a substitution they end it at different points.
       if (!redirect.closing) {
         if (walk.depth === 0 && redirect.delimiter?.quoted)
           findings.push(dynamic('it has a here-document without an end'))

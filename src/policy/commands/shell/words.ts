@@ -163,7 +163,7 @@ function expansionPieces(words: Words, part: Expansion, inQuotes: boolean): read
       return value(found, inQuotes, part.index?.value ?? part.parameter)
     }
     case 'CommandExpansion':
-      // bash itself loses its place when a `case` follows a here-document inside a substitution.
+      // bash itself loses track when a `case` follows a here-document inside a substitution.
       if (/<<[\s\S]*\bcase\b/.test(part.text))
         words.walk.line.push(unseen('shell/unreadable', 'shells differ in how they read it'))
       return value(words.substitute(part.script, part.pos), inQuotes, '')

@@ -40,8 +40,8 @@ export function judgeRepository({ walk, scope, node }: Call, options: readonly O
   const moves = options.filter(({ name }) => name === '-C').map(({ value }) => value ?? '')
   const { workspace, inertGit } = walk.context
   const starts = scope.cwds.length === 0 ? [ANY] : scope.cwds
-  const places = starts.map((cwd) => moves.reduce((at, move) => absolute(move, at), cwd))
-  if (places.some((place) => place !== absolute('.', workspace)))
+  const directories = starts.map((cwd) => moves.reduce((at, move) => absolute(move, at), cwd))
+  if (directories.some((directory) => directory !== absolute('.', workspace)))
     node.findings.push(boxed('git/repository', 'uses another repository than that of the workspace'))
   else if (!inertGit)
     node.findings.push(boxed('git/repository', 'uses a repository whose settings can start programs'))

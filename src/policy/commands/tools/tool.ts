@@ -134,7 +134,7 @@ function applyOperands(call: Call, spec: ToolSpec, { operands, options }: Parsed
 const isTarget = (option: { readonly name: string }): boolean =>
   option.name === '-t' || option.name === '--target-directory'
 
-/** A move from one place in the workspace to another deletes nothing. */
+/** A move inside the workspace deletes nothing. */
 function staysInside(call: Call, source: string, target: string | undefined): boolean {
   const { workspace } = call.walk.context
   const cwds = call.scope.cwds
