@@ -152,7 +152,7 @@ describe('a command that may run', () => {
     })
   })
 
-  test('violations are recorded with the seeds’ names, before the end', async () => {
+  test('violations are recorded with their type before the command ends', async () => {
     const violations = [
       { guarantee: 'fs.protect', details: 'write .git/config' },
       { guarantee: 'limit.wall', details: 'PASSWORD=hunter2' },

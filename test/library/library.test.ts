@@ -278,7 +278,7 @@ describe('network mode fetch', () => {
   })
 })
 
-describe('the seeds’ other names', () => {
+describe('names of other sandbox libraries', () => {
   test('sandboxExecute and executeStreaming', async () => {
     const done = await ringfence.sandboxExecute('echo out; exit 3', { workDir: workspace, compose: options })
     expect(done).toMatchObject({ success: false, exitCode: 3, output: 'out\n' })

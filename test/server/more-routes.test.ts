@@ -306,7 +306,7 @@ describe('the rest', () => {
     await Promise.all(made.map((one) => one.close()))
   })
 
-  test('evaluate, backends, metrics, the seeds’ routes, health', async () => {
+  test('evaluate, backends, metrics, /api routes, health', async () => {
     expect(await client.evaluate('rm -rf /')).toMatchObject({ action: 'deny' })
     expect((await client.backends()).backends.map(({ name }) => name)).toContain('bubblewrap')
     expect((await home.call('GET', '/metrics')).text).toMatch(/ringfence_execs_total\{outcome="exited"\} \d+/)

@@ -86,7 +86,7 @@ function skill(name: string, runtime: 'wasm' | 'python' | 'node', files: Files, 
   return at('skills', name)
 }
 
-describe('the seed’s five tests', { timeout: 120_000 }, () => {
+describe('five properties of a skill', { timeout: 120_000 }, () => {
   it.skipIf(!hasClang)(`1: an infinite loop runs out of fuel${withoutClang}`, async () => {
     const source = 'void run(void) { for (;;) __asm__ volatile(""); }'
     const dir = skill('infinite', 'wasm', { 'skill.wasm': compileReactor(source, ['run']) })
