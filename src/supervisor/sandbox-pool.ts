@@ -102,7 +102,8 @@ export class SandboxPool {
     const sandbox = await this.#parts.open(spec)
     // Backends start a sandbox at its first use; this starts it now.
     await sandbox.layers()
-    await prepare?.(sandbox, NOBODY)
+    // Not awaited: whoever comes meanwhile waits for the rest of it, not for all of it.
+    void prepare?.(sandbox, NOBODY).catch(() => {})
     const pooled = { sandbox, policy, isAlive: true }
     void sandbox.ended.then(() => {
       pooled.isAlive = false
