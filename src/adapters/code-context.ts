@@ -21,7 +21,7 @@ type Driver = {
   /** The first line sent to the interpreter. */
   readonly first: string
   readonly file: string
-  /** The command that the policy checks in place of a piece of code. */
+  /** The command that the policy checks in sandbox of a piece of code. */
   readonly judged: readonly string[]
   readonly text: string
 }
@@ -99,12 +99,12 @@ export class CodeContext {
   async #run(code: string, timeoutMs: number, call: Call): Promise<Result> {
     const language = this.#language
     if (language === 'bash') return this.#session.shell('code').run(code, { timeoutMs }, call)
-    const place = await this.#session.place()
+    const sandbox = await this.#session.sandbox()
     const judged = [...DRIVERS[language].judged, code]
     await this.#session.admit(judged, call)
     const process = await this.#driver(language, call)
     const path = `${DIR}/${language}-${++this.#runs}`
-    await place.files.write(path, Buffer.from(code))
+    await sandbox.files.write(path, Buffer.from(code))
     await process.running.write(`${path}\n`)
     const text = await untilEnd(process, timeoutMs, call)
     const open = !text.includes(END) && isRunning(process)
@@ -135,9 +135,9 @@ export class CodeContext {
 
   async #driver(language: 'python' | 'javascript', call: Call): Promise<Process> {
     if (this.#process && isRunning(this.#process)) return this.#process
-    const place = await this.#session.place()
+    const sandbox = await this.#session.sandbox()
     const { argv, first, file, text } = DRIVERS[language]
-    await place.files.write(file, Buffer.from(text))
+    await sandbox.files.write(file, Buffer.from(text))
     const process = await this.#session.start(argv, { stdinOpen: true }, call)
     if (first !== '') await process.running.write(first)
     const said = await untilEnd(process, READY_MS, call)

@@ -28,7 +28,7 @@ export class AgentSession implements AsyncDisposable {
   readonly #open: () => Promise<ToolSandbox>
   readonly processes = new ProcessTable()
   readonly approvals = new PendingApprovals()
-  #place: Promise<ToolSandbox> | undefined
+  #sandbox: Promise<ToolSandbox> | undefined
   #contexts = new Map<string, CodeContext>()
   #shells = new Map<string, ShellState>()
   #closed = false
@@ -40,24 +40,24 @@ export class AgentSession implements AsyncDisposable {
   }
 
   /** The sandbox. If opening fails, the next call tries again. */
-  async place(): Promise<ToolSandbox> {
+  async sandbox(): Promise<ToolSandbox> {
     if (this.#closed) throw new SandboxError('wrong-state', 'this session is closed')
-    this.#place ??= this.#open()
+    this.#sandbox ??= this.#open()
     try {
-      return await this.#place
+      return await this.#sandbox
     } catch (error) {
-      this.#place = undefined
+      this.#sandbox = undefined
       throw error
     }
   }
 
   /** Runs a command and waits for its exit. */
   async run(command: string | readonly string[], options: RunOptions, call: Call): Promise<Finished> {
-    const place = await this.place()
-    await this.#ask(place, command, call, options)
+    const sandbox = await this.sandbox()
+    await this.#ask(sandbox, command, call, options)
     const [stdout, stderr] = [new Capture(), new Capture()]
     let bytes = 0
-    const running = await place.start(command, {
+    const running = await sandbox.start(command, {
       timeoutMs: DEFAULT_TIMEOUT_MS,
       ...options,
       signal: call.signal,
@@ -84,11 +84,11 @@ export class AgentSession implements AsyncDisposable {
     options: Omit<StartOptions, 'output' | 'signal' | 'approved'>,
     call: Call,
   ): Promise<Process> {
-    const place = await this.place()
-    await this.#ask(place, command, call, options)
+    const sandbox = await this.sandbox()
+    await this.#ask(sandbox, command, call, options)
     this.processes.assertRoom()
     const output = new Capture()
-    const running = await place.start(command, {
+    const running = await sandbox.start(command, {
       ...options,
       approved: call.approved,
       output: (_, chunk) => output.push(chunk),
@@ -108,29 +108,29 @@ export class AgentSession implements AsyncDisposable {
 
   /** If the user can be asked, asks before anything runs. */
   async #ask(
-    place: ToolSandbox,
+    sandbox: ToolSandbox,
     command: string | readonly string[],
     call: Call,
     options: Asked = {},
   ): Promise<void> {
     if (!call.canAsk || call.approved) return
-    const decision: Decision = await place.judge(command, options)
+    const decision: Decision = await sandbox.judge(command, options)
     if (decision.action === 'ask')
       throw new Question(commandText(command), decision.reason, particularsOf(options))
   }
 
   /** Checks code for a running interpreter like a command. */
   async admit(command: readonly string[], call: Call): Promise<void> {
-    await this.#ask(await this.place(), command, call)
-    const { action, reason } = await (await this.place()).judge(command)
+    await this.#ask(await this.sandbox(), command, call)
+    const { action, reason } = await (await this.sandbox()).judge(command)
     if (action === 'deny') throw new SandboxError('forbidden-command', reason)
     if (action === 'ask' && !call.approved) throw new SandboxError('approval-required', reason)
   }
 
   /** Destroys the sandbox; the next call opens a new one. */
   async reset(): Promise<void> {
-    const old = this.#place
-    this.#place = undefined
+    const old = this.#sandbox
+    this.#sandbox = undefined
     this.#contexts = new Map()
     this.#shells = new Map()
     this.processes.clear()

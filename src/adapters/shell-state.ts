@@ -19,31 +19,31 @@ export class ShellState {
   }
 
   async run(line: string, options: { readonly timeoutMs?: number }, call: Call): Promise<Result> {
-    const place = await this.#session.place()
-    if (!this.#ready) await place.files.write(`${this.#dir}/begin`, Buffer.from(script(this.#dir)))
+    const sandbox = await this.#session.sandbox()
+    if (!this.#ready) await sandbox.files.write(`${this.#dir}/begin`, Buffer.from(script(this.#dir)))
     this.#ready = true
-    const cwd = this.#cwd ?? place.workspace
+    const cwd = this.#cwd ?? sandbox.workspace
     const env = { BASH_ENV: `${this.#dir}/begin` }
     const finished = await this.#session.run(line, { cwd, env, ...options }, call)
-    this.#cwd = await this.#lastDirectory(place.workspace)
+    this.#cwd = await this.#lastDirectory(sandbox.workspace)
     return finishedResult(finished)
   }
 
   /** Clears the shell's state; files are kept. */
   async restart(): Promise<Result> {
-    const place = await this.#session.place()
-    await place.files.remove(this.#dir).catch(() => {})
+    const sandbox = await this.#session.sandbox()
+    await sandbox.files.remove(this.#dir).catch(() => {})
     this.#ready = false
     this.#cwd = undefined
     return done('the shell was restarted', { restarted: true })
   }
 
   async #lastDirectory(otherwise: string): Promise<string> {
-    const place = await this.#session.place()
+    const sandbox = await this.#session.sandbox()
     try {
-      const text = Buffer.from(await place.files.read(`${this.#dir}/cwd`)).toString('utf8')
+      const text = Buffer.from(await sandbox.files.read(`${this.#dir}/cwd`)).toString('utf8')
       const path = text.replace(/\n$/, '')
-      return (await place.files.stat(path)).kind === 'dir' ? path : otherwise
+      return (await sandbox.files.stat(path)).kind === 'dir' ? path : otherwise
     } catch {
       return otherwise
     }

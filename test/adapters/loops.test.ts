@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
@@ -418,6 +418,31 @@ test('LangChain deepagents', async () => {
   expect(messages.at(-1)?.content).toBe('finished')
   expect(file('d.txt')).toBe('deep\n')
   expect(sent()).toContain('deep\\nran')
+})
+
+test('a deepagents sandbox writes its initial files, says whether it runs, and closes', async () => {
+  class Base {}
+  const sandbox = deepagentsSandbox(Base, session, { initialFiles: { 'notes/plan.md': '# Plan\n' } })
+  expect((await sandbox.execute('cat notes/plan.md')).output).toBe('# Plan\n')
+  expect(sandbox.isRunning).toBe(true)
+  await sandbox.close()
+  expect(sandbox.isRunning).toBe(false)
+  expect((await sandbox.execute('true')).exitCode).toBe(126)
+})
+
+test('chat completions get an image as a message of the user, after the tool messages', async () => {
+  const pixel = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII='
+  writeFileSync(join(workspace, 'p.png'), Buffer.from(pixel, 'base64'))
+  const call = (id: string, name: string, args: object) => ({
+    id,
+    function: { name, arguments: JSON.stringify(args) },
+  })
+  const messages = await functionTools(session).runAll([
+    call('a', 'view_image', { path: 'p.png' }),
+    call('b', 'exec', { command: 'true' }),
+  ])
+  expect(messages.map(({ role }) => role)).toEqual(['tool', 'tool', 'user'])
+  expect(JSON.stringify(messages[2])).toContain(`data:image/png;base64,${pixel}`)
 })
 
 test('the model keys of all these are in no record', () => {

@@ -248,7 +248,7 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
   })
 
   test('a dead sandbox is a result, and a fresh one is a call away', async () => {
-    await (await session.place()).close()
+    await (await session.sandbox()).close()
     for (const [name, args] of [
       ['exec', { command: 'ls' }],
       ['file_read', { path: 'a' }],

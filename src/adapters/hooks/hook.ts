@@ -78,10 +78,10 @@ const searched = (searches: boolean): string | undefined => (searches ? '.' : un
 function commandOf(args: Readonly<Record<string, unknown>>, cwd: string): HookToolCall {
   const given = args.command ?? args.cmd
   const directory = args.workdir ?? args.directory ?? args.dir_path
-  const place = typeof directory === 'string' && directory !== '' ? directory : cwd
+  const workdir = typeof directory === 'string' && directory !== '' ? directory : cwd
   const line = Array.isArray(given) && given.every((word) => typeof word === 'string') ? lineOf(given) : given
   if (typeof line !== 'string') throw unreadable('`command` is missing')
-  return { kind: 'command', line, cwd: place, files: patchedBy(line) }
+  return { kind: 'command', line, cwd: workdir, files: patchedBy(line) }
 }
 
 function patchOf(args: Readonly<Record<string, unknown>>): readonly ToolCallFile[] {

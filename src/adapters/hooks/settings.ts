@@ -28,8 +28,8 @@ const FILES: Readonly<Record<HookAgent, readonly [directory: string, file: strin
 }
 
 /** The settings file of the user. */
-export const userSettings = (agent: HookAgent, place: SettingsLocation): string =>
-  `${agentDirectory(agent, place)}/${FILES[agent][1]}`
+export const userSettings = (agent: HookAgent, location: SettingsLocation): string =>
+  `${agentDirectory(agent, location)}/${FILES[agent][1]}`
 
 /** The settings file of a project. */
 export const projectSettings = (agent: HookAgent, project: string): string =>

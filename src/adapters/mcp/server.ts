@@ -217,13 +217,13 @@ function toolResult({ ok, text, data, image }: Result, { structured }: McpClient
 
 async function readResource(sdk: McpSdk, session: AgentSession, uri: string): Promise<ReadResourceResult> {
   try {
-    const place = await session.place()
+    const sandbox = await session.sandbox()
     if (uri === TRAIL) {
-      const lines = (await place.trail(200)).map((record) => JSON.stringify(record))
+      const lines = (await sandbox.trail(200)).map((record) => JSON.stringify(record))
       return { contents: [{ uri, mimeType: 'application/jsonl', text: lines.join('\n') }] }
     }
     if (uri.startsWith(`${FILE}/`)) {
-      const text = await readText(place, decodeURIComponent(uri.slice(FILE.length + 1)))
+      const text = await readText(sandbox, decodeURIComponent(uri.slice(FILE.length + 1)))
       return { contents: [{ uri, mimeType: 'text/plain', text }] }
     }
   } catch (error) {

@@ -3,7 +3,15 @@ import { boolean, list, number, object, oneOf, optional, type Shape, text } from
 import { clip } from '../capture.ts'
 import { edit, guestPath, linesOf, readText, replaced, writeText } from '../operations/files.ts'
 import { OPERATIONS } from '../operations/index.ts'
-import { type Call, done, failure, perform, type Result, unknownTool } from '../operations/operation.ts'
+import {
+  type Call,
+  done,
+  failure,
+  type ImageType,
+  perform,
+  type Result,
+  unknownTool,
+} from '../operations/operation.ts'
 import type { AgentSession } from '../session.ts'
 
 /** Anthropic's client tools: `bash_20250124`, `text_editor_20250728` and the names of `agent_toolset_20260401`. */
@@ -14,7 +22,7 @@ type Content =
   | { readonly type: 'text'; readonly text: string }
   | {
       readonly type: 'image'
-      readonly source: { readonly type: 'base64'; readonly media_type: string; readonly data: string }
+      readonly source: { readonly type: 'base64'; readonly media_type: ImageType; readonly data: string }
     }
 
 /** The answer to a `tool_use` block. */
@@ -25,6 +33,7 @@ export type ToolResult = {
   readonly is_error?: boolean
 }
 
+const EDITOR_NAME = 'str_replace_based_edit_tool'
 const content = text({ empty: true, max: 8 * 1024 * 1024 })
 const lineNumber = number({ integer: true, min: -1 })
 
@@ -65,16 +74,16 @@ const EDITOR: Readonly<
   Record<EditorInput['command'], (session: AgentSession, args: EditorInput, max: number) => Promise<Result>>
 > = {
   async view(session, { path, view_range }, max) {
-    const place = await session.place()
-    const { kind } = await place.files.stat(guestPath(place, path))
+    const sandbox = await session.sandbox()
+    const { kind } = await sandbox.files.stat(guestPath(sandbox, path))
     if (kind === 'dir') return perform(OPERATIONS, session, 'file_list', { path, depth: 2 })
     const [from = 1, to] = view_range ?? []
-    const { text: part } = linesOf(await readText(place, path), from, to === -1 ? undefined : to)
+    const { text: part } = linesOf(await readText(sandbox, path), from, to === -1 ? undefined : to)
     const numbered = part.split('\n').map((line, index) => `${String(from + index).padStart(6)}\t${line}`)
     return done(clip(numbered.join('\n'), max), { path })
   },
   async create(session, { path, file_text }) {
-    await writeText(await session.place(), path, needed(file_text, 'file_text'))
+    await writeText(await session.sandbox(), path, needed(file_text, 'file_text'))
     return done(`file created at ${path}`, { path })
   },
   async str_replace(session, { path, old_str, new_str }) {
@@ -109,7 +118,7 @@ function needed<T>(value: T | undefined, name: string): T {
 
 const editor = (max: number): Tool =>
   tool({
-    name: 'str_replace_based_edit_tool',
+    name: EDITOR_NAME,
     input: editorInput,
     run: (session, args) => EDITOR[args.command](session, args, max),
   })
@@ -163,24 +172,62 @@ export function anthropicTools(
 ): {
   readonly tools: readonly [
     { readonly type: 'bash_20250124'; readonly name: 'bash' },
-    { readonly type: 'text_editor_20250728'; readonly name: 'str_replace_based_edit_tool' },
+    { readonly type: 'text_editor_20250728'; readonly name: typeof EDITOR_NAME },
   ]
   readonly run: (use: ToolUse, call?: Call) => Promise<ToolResult>
+  /** The same tools for the SDK's `toolRunner`, which calls them itself. */
+  readonly runnable: [
+    RunnableTool<'bash_20250124', 'bash'>,
+    RunnableTool<'text_editor_20250728', typeof EDITOR_NAME>,
+  ]
 } {
   const table = [bash, editor(options.maxCharacters ?? 120_000), ...TOOLSET]
+  const run = async (use: ToolUse, call: Call = {}): Promise<ToolResult> => {
+    try {
+      const found = table.find((one) => one.name === use.name)
+      if (!found) throw unknownTool(table, use.name)
+      return toolResult(use.id, await found.run(session, found.input.parse(use.input ?? {}, ''), call))
+    } catch (error) {
+      return toolResult(use.id, failure(error))
+    }
+  }
+  const bashTool = { type: 'bash_20250124', name: 'bash' } as const
+  const editorTool = { type: 'text_editor_20250728', name: EDITOR_NAME } as const
   return {
-    tools: [
-      { type: 'bash_20250124', name: 'bash' },
-      { type: 'text_editor_20250728', name: 'str_replace_based_edit_tool' },
-    ],
-    async run(use, call = {}) {
-      try {
-        const found = table.find((one) => one.name === use.name)
-        if (!found) throw unknownTool(table, use.name)
-        return toolResult(use.id, await found.run(session, found.input.parse(use.input ?? {}, ''), call))
-      } catch (error) {
-        return toolResult(use.id, failure(error))
-      }
+    tools: [bashTool, editorTool],
+    run,
+    runnable: [runnableOf(bashTool, run), runnableOf(editorTool, run)],
+  }
+}
+
+/** A tool with the function that the SDK's `toolRunner` calls. */
+export type RunnableTool<Type extends string, Name extends string> = {
+  readonly type: Type
+  readonly name: Name
+  readonly parse: (input: unknown) => unknown
+  readonly run: (
+    input: unknown,
+    context?: { readonly signal?: AbortSignal | null | undefined },
+  ) => Promise<Content[]>
+}
+
+/** The SDK marks a result as an error if the tool throws. */
+function runnableOf<Type extends string, Name extends string>(
+  { type, name }: { readonly type: Type; readonly name: Name },
+  run: (use: ToolUse, call?: Call) => Promise<ToolResult>,
+): RunnableTool<Type, Name> {
+  return {
+    type,
+    name,
+    parse: (input) => input,
+    async run(input, context) {
+      const { content: shown, is_error } = await run(
+        { id: '', name, input },
+        { signal: context?.signal ?? undefined },
+      )
+      const [first] = shown
+      if (is_error && first?.type === 'text') throw new Error(first.text)
+      return shown
     },
   }
 }

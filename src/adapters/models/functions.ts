@@ -30,6 +30,15 @@ export type ToolCall = {
 /** The message that answers a function call. */
 export type ToolMessage = { readonly role: 'tool'; readonly tool_call_id: string; readonly content: string }
 
+/** PLATFORM: chat completions accept images only in messages of the user, so an image follows its tool message. */
+export type ImageMessage = {
+  readonly role: 'user'
+  readonly content: [
+    { readonly type: 'text'; readonly text: string },
+    { readonly type: 'image_url'; readonly image_url: { readonly url: string } },
+  ]
+}
+
 const functionOf = ({ name, about, input }: Operation): FunctionTool => ({
   type: 'function',
   function: { name, description: about, parameters: { ...input.schema } },
@@ -55,13 +64,32 @@ export async function performLeniently(
 /** Function tools and the function that executes their calls. */
 export function functionTools(session: AgentSession): {
   readonly tools: FunctionTool[]
+  /** The answer to one call, without images. */
   readonly run: (call: ToolCall, options?: Call) => Promise<ToolMessage>
+  /** The answers to all calls of one message, in order, then the images that they show. */
+  readonly runAll: (calls: readonly ToolCall[], options?: Call) => Promise<(ToolMessage | ImageMessage)[]>
 } {
+  const answer = async ({ id, function: { name, arguments: args } }: ToolCall, options?: Call) => {
+    const { text, image } = await performLeniently(session, name, args, options)
+    const message: ToolMessage = { role: 'tool', tool_call_id: id, content: text }
+    return { message, shown: image && imageMessage(name, image) }
+  }
   return {
     tools: OPERATIONS.map(functionOf),
-    async run({ id, function: { name, arguments: args } }, options) {
-      const { text } = await performLeniently(session, name, args, options)
-      return { role: 'tool', tool_call_id: id, content: text }
+    run: async (call, options) => (await answer(call, options)).message,
+    async runAll(calls, options) {
+      const answers = []
+      for (const call of calls) answers.push(await answer(call, options))
+      const images = answers.flatMap(({ shown }) => shown ?? [])
+      return [...answers.map(({ message }) => message), ...images]
     },
   }
 }
+
+const imageMessage = (tool: string, { mime, base64 }: NonNullable<Result['image']>): ImageMessage => ({
+  role: 'user',
+  content: [
+    { type: 'text', text: `The image that \`${tool}\` shows:` },
+    { type: 'image_url', image_url: { url: `data:${mime};base64,${base64}` } },
+  ],
+})

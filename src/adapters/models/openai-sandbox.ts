@@ -6,14 +6,18 @@ import { execCommand, type PatchOperation, type PatchResult, patchFile, writeStd
 
 /** A sandbox provider for the OpenAI Agents SDK: each SDK session is one of our sessions. */
 
-type Manifest = { readonly root?: string; readonly entries?: Readonly<Record<string, Entry>> }
+/** What we use of the SDK's `Manifest`. */
+type ManifestLike = { readonly root: string; readonly entries: Readonly<Record<string, Entry>> }
+type ManifestInput = { readonly root?: string; readonly entries?: Readonly<Record<string, Entry>> }
+/** The SDK's class `Manifest`. The caller passes it, so that we depend on no version of the SDK. */
+type ManifestClass<M> = new (init?: { root?: string }) => M
 type Entry = {
   readonly type?: string
   readonly content?: string | Uint8Array
   readonly children?: Readonly<Record<string, Entry>>
 }
-type State = {
-  manifest: Manifest
+type State<M> = {
+  manifest: M
   workspaceReady: boolean
   environment: Record<string, string>
   [key: string]: unknown
@@ -27,37 +31,55 @@ type Exec = {
   readonly runAs?: string
 }
 
-/** Creates and resumes sandbox sessions for the OpenAI Agents SDK. */
-export class OpenAiSandboxClient {
+/** Creates sandbox sessions for the OpenAI Agents SDK: `new OpenAiSandboxClient(open, Manifest)`. */
+export class OpenAiSandboxClient<M extends object = ManifestLike> {
   readonly backendId = 'ringfence'
   /** Not supported: a serialized state cannot prove that a sandbox belongs to the caller. */
   readonly serializedSessionStateRequiresFreshCreation = true
   readonly #open: () => AgentSession
+  readonly #Manifest: ManifestClass<M> | undefined
 
-  constructor(open: () => AgentSession) {
+  constructor(open: () => AgentSession, Manifest?: ManifestClass<M>) {
     this.#open = open
+    this.#Manifest = Manifest
   }
 
-  async create(
-    args: { readonly manifest?: Manifest; readonly snapshot?: unknown } = {},
-  ): Promise<OpenAiSandboxSession> {
+  /** Takes the SDK's arguments, or a manifest alone. */
+  async create(args: { readonly manifest?: object } | M = {}): Promise<OpenAiSandboxSession<M>> {
+    const given = 'entries' in args ? args : ((args as { readonly manifest?: object }).manifest ?? {})
     const session = this.#open()
-    const { workspace } = await session.place()
-    const manifest = args.manifest ?? {}
-    // The SDK tells the model this root; our commands start there.
-    if (Object.hasOwn(manifest, 'root')) Object.assign(manifest, { root: workspace })
-    const made = new OpenAiSandboxSession(session, { manifest, workspaceReady: true, environment: {} })
-    await made.applyManifest(manifest)
-    return made
+    try {
+      const { workspace } = await session.sandbox()
+      const made = new OpenAiSandboxSession(session, {
+        manifest: this.#manifestAt(workspace, given),
+        workspaceReady: true,
+        environment: {},
+      })
+      await made.applyManifest(given)
+      return made
+    } catch (error) {
+      await session.close()
+      throw error
+    }
+  }
+
+  /** The SDK tells the model the manifest's root, and our commands start there. */
+  #manifestAt(root: string, given: object): M {
+    if (this.#Manifest) return new this.#Manifest({ ...given, root })
+    if (!('mountTargets' in given))
+      throw new SandboxError('invalid-input', 'the SDK needs a `Manifest`', {
+        hint: "pass the class: `import { Manifest } from '@openai/agents/sandbox'`, then `new OpenAiSandboxClient(open, Manifest)`",
+      })
+    return Object.assign(given, { root }) as unknown as M
   }
 }
 
 /** One sandbox as the OpenAI Agents SDK uses it. */
-export class OpenAiSandboxSession {
-  readonly state: State
+export class OpenAiSandboxSession<M extends object = ManifestLike> {
+  readonly state: State<M>
   readonly #session: AgentSession
 
-  constructor(session: AgentSession, state: State) {
+  constructor(session: AgentSession, state: State<M>) {
     this.#session = session
     this.state = state
   }
@@ -115,8 +137,8 @@ export class OpenAiSandboxSession {
     readonly path: string
     readonly maxBytes?: number
   }): Promise<Uint8Array> {
-    const place = await this.#session.place()
-    const bytes = await place.files.read(guestPath(place, path))
+    const sandbox = await this.#session.sandbox()
+    const bytes = await sandbox.files.read(guestPath(sandbox, path))
     return maxBytes === undefined ? bytes : bytes.subarray(0, maxBytes)
   }
 
@@ -125,8 +147,8 @@ export class OpenAiSandboxSession {
   }: {
     readonly path: string
   }): Promise<{ name: string; path: string; type: 'file' | 'dir' | 'other' }[]> {
-    const place = await this.#session.place()
-    const entries = await place.files.list(guestPath(place, path), 1)
+    const sandbox = await this.#session.sandbox()
+    const entries = await sandbox.files.list(guestPath(sandbox, path), 1)
     return entries.map(({ name, path: at, kind }) => ({
       name,
       path: at,
@@ -135,8 +157,8 @@ export class OpenAiSandboxSession {
   }
 
   async pathExists(path: string): Promise<boolean> {
-    const place = await this.#session.place()
-    return place.files.stat(guestPath(place, path)).then(
+    const sandbox = await this.#session.sandbox()
+    return sandbox.files.stat(guestPath(sandbox, path)).then(
       () => true,
       () => false,
     )
@@ -144,13 +166,13 @@ export class OpenAiSandboxSession {
 
   /** Creates files and directories with content from the manifest; entries to fetch or mount are rejected. */
   async materializeEntry({ path, entry }: { readonly path: string; readonly entry: Entry }): Promise<void> {
-    const place = await this.#session.place()
+    const sandbox = await this.#session.sandbox()
     if (entry.type === 'dir') {
-      await this.#session.run(['mkdir', '-p', guestPath(place, path)], {}, {})
+      await this.#session.run(['mkdir', '-p', guestPath(sandbox, path)], {}, {})
       for (const [name, child] of Object.entries(entry.children ?? {}))
         await this.materializeEntry({ path: `${path}/${name}`, entry: child })
     } else if (entry.type === 'file' && entry.content !== undefined) {
-      await place.files.write(guestPath(place, path), Buffer.from(entry.content))
+      await sandbox.files.write(guestPath(sandbox, path), Buffer.from(entry.content))
     } else {
       throw new SandboxError(
         'unsupported',
@@ -162,13 +184,13 @@ export class OpenAiSandboxSession {
     }
   }
 
-  async applyManifest(manifest: Manifest): Promise<void> {
-    for (const [path, entry] of Object.entries(manifest.entries ?? {}))
-      await this.materializeEntry({ path, entry })
+  async applyManifest(manifest: object): Promise<void> {
+    const { entries = {} } = manifest as ManifestInput
+    for (const [path, entry] of Object.entries(entries)) await this.materializeEntry({ path, entry })
   }
 
   async resolveExposedPort(port: number): Promise<{ host: string; port: number; tls: boolean; url: string }> {
-    const url = new URL(await (await this.#session.place()).portUrl(port))
+    const url = new URL(await (await this.#session.sandbox()).portUrl(port))
     const tls = url.protocol === 'https:'
     return { host: url.hostname, port: Number(url.port) || (tls ? 443 : 80), tls, url: url.href }
   }
@@ -178,7 +200,7 @@ export class OpenAiSandboxSession {
   }
 
   running(): Promise<boolean> {
-    return this.#session.place().then(
+    return this.#session.sandbox().then(
       () => true,
       () => false,
     )

@@ -184,8 +184,8 @@ export function openaiTools(session: AgentSession) {
       deleteFile: (operation: PatchOperation) => patchFile(session, operation),
     },
     /** Any call item of the Responses API: function, shell, apply_patch or custom. */
-    async run(item: ResponseItem, call: Call = {}): Promise<Record<string, unknown>> {
-      const { call_id } = item
+    async run(item: ResponseItem, call: Call = {}): Promise<ResponseOutput> {
+      const { call_id = '' } = item
       if (item.type === 'shell_call' && item.action) {
         const { output } = await shell(item.action, call)
         return { type: 'shell_call_output', call_id, output: output.map(wireOutput) }
@@ -203,6 +203,28 @@ export function openaiTools(session: AgentSession) {
     },
   }
 }
+
+/** The item that answers a call. */
+export type ResponseOutput =
+  | {
+      type: 'shell_call_output'
+      call_id: string
+      output: {
+        stdout: string
+        stderr: string
+        outcome: { type: 'exit'; exit_code: number } | { type: 'timeout' }
+      }[]
+    }
+  | { type: 'apply_patch_call_output'; call_id: string; status: 'completed' | 'failed'; output: string }
+  | {
+      type: 'function_call_output' | 'custom_tool_call_output'
+      call_id: string
+      output: string | ShownContent[]
+    }
+
+type ShownContent =
+  | { type: 'input_text'; text: string }
+  | { type: 'input_image'; image_url: string; detail: 'auto' }
 
 /** An item of the Responses API that calls a tool. */
 export type ResponseItem = {
@@ -246,10 +268,10 @@ function patchIn(args: unknown): string {
 const wireOutput = ({ stdout, stderr, outcome }: ShellOutput) => ({
   stdout,
   stderr,
-  outcome: outcome.type === 'exit' ? { type: 'exit', exit_code: outcome.exitCode } : outcome,
+  outcome: outcome.type === 'exit' ? { type: 'exit' as const, exit_code: outcome.exitCode ?? 137 } : outcome,
 })
 
-const outputOf = ({ text: said, image }: Result) =>
+const outputOf = ({ text: said, image }: Result): string | ShownContent[] =>
   image
     ? [
         { type: 'input_text', text: said },

@@ -47,7 +47,7 @@ function processResult(process: Process, max = READ_CHARS): Result {
 }
 
 const inside = async (session: AgentSession, given: string | undefined): Promise<string | undefined> =>
-  given === undefined ? undefined : guestPath(await session.place(), given)
+  given === undefined ? undefined : guestPath(await session.sandbox(), given)
 
 /** Tools that run commands and code. */
 export const execOperations: readonly Operation[] = [

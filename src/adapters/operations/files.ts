@@ -6,7 +6,7 @@ import { applyDiff, type PatchStep, parsePatch } from '../models/v4a.ts'
 import { READ_CHARS } from '../results.ts'
 import type { AgentSession } from '../session.ts'
 import type { ToolSandbox } from '../tool-sandbox.ts'
-import { done, type Operation, operation, type Result, told } from './operation.ts'
+import { done, type ImageType, type Operation, operation, type Result, told } from './operation.ts'
 
 const MAX_CONTENT = 8 * 1024 * 1024
 const MAX_IMAGE = 5 * 1024 * 1024
@@ -15,11 +15,12 @@ const path = told(text({ max: 4096 }), 'a path in the sandbox, absolute or relat
 const line = (about: string) => optional(told(number({ integer: true, min: 1 }), about))
 
 /** The absolute path inside the sandbox. The sandbox enforces what can be accessed. */
-export const guestPath = (place: ToolSandbox, given: string): string => posix.resolve(place.workspace, given)
+export const guestPath = (sandbox: ToolSandbox, given: string): string =>
+  posix.resolve(sandbox.workspace, given)
 
 /** Reads a whole text file. */
-export async function readText(place: ToolSandbox, given: string): Promise<string> {
-  const bytes = await place.files.read(guestPath(place, given))
+export async function readText(sandbox: ToolSandbox, given: string): Promise<string> {
+  const bytes = await sandbox.files.read(guestPath(sandbox, given))
   try {
     return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes)
   } catch {
@@ -30,8 +31,8 @@ export async function readText(place: ToolSandbox, given: string): Promise<strin
 }
 
 /** Writes a text file in the sandbox. */
-export const writeText = (place: ToolSandbox, given: string, data: string): Promise<void> =>
-  place.files.write(guestPath(place, given), Buffer.from(data))
+export const writeText = (sandbox: ToolSandbox, given: string, data: string): Promise<void> =>
+  sandbox.files.write(guestPath(sandbox, given), Buffer.from(data))
 
 /** Lines `from` to `to`, 1-based and inclusive. */
 export function linesOf(
@@ -77,32 +78,36 @@ export async function edit(
   given: string,
   change: (whole: string) => string,
 ): Promise<void> {
-  const place = await session.place()
-  await writeText(place, given, change(await readText(place, given)))
+  const sandbox = await session.sandbox()
+  await writeText(sandbox, given, change(await readText(sandbox, given)))
 }
 
 /** Computes every file before the first is written, so that a patch that does not apply changes nothing. */
 export async function applyPatch(session: AgentSession, steps: readonly PatchStep[]): Promise<Result> {
-  const place = await session.place()
+  const sandbox = await session.sandbox()
   const seen = new Map<string, string | null>()
-  for (const step of steps) await compute(place, step, seen)
+  for (const step of steps) await compute(sandbox, step, seen)
   for (const [file, whole] of seen) {
-    if (whole === null) await place.files.remove(file)
-    else await place.files.write(file, Buffer.from(whole))
+    if (whole === null) await sandbox.files.remove(file)
+    else await sandbox.files.write(file, Buffer.from(whole))
   }
   const files = [...seen.keys()]
   return done(`changed ${files.join(', ')}`, { files })
 }
 
-async function compute(place: ToolSandbox, step: PatchStep, seen: Map<string, string | null>): Promise<void> {
-  const file = guestPath(place, step.path)
+async function compute(
+  sandbox: ToolSandbox,
+  step: PatchStep,
+  seen: Map<string, string | null>,
+): Promise<void> {
+  const file = guestPath(sandbox, step.path)
   const current = async (): Promise<string> => {
     const known = seen.get(file)
     if (known === null) throw new SandboxError('file-not-found', `\`${step.path}\` was deleted by this patch`)
-    return known ?? readText(place, file)
+    return known ?? readText(sandbox, file)
   }
   if (step.kind === 'add') {
-    const there = seen.has(file) ? seen.get(file) !== null : await exists(place, file)
+    const there = seen.has(file) ? seen.get(file) !== null : await exists(sandbox, file)
     if (there)
       throw new SandboxError('file-exists', `\`${step.path}\` already exists`, {
         hint: 'use *** Update File',
@@ -114,13 +119,13 @@ async function compute(place: ToolSandbox, step: PatchStep, seen: Map<string, st
   } else {
     const whole = step.diff.trim() === '' ? await current() : applyDiff(await current(), step.diff)
     if (step.moveTo !== undefined) seen.set(file, null)
-    seen.set(step.moveTo === undefined ? file : guestPath(place, step.moveTo), whole)
+    seen.set(step.moveTo === undefined ? file : guestPath(sandbox, step.moveTo), whole)
   }
 }
 
-async function exists(place: ToolSandbox, file: string): Promise<boolean> {
+async function exists(sandbox: ToolSandbox, file: string): Promise<boolean> {
   try {
-    await place.files.stat(file)
+    await sandbox.files.stat(file)
     return true
   } catch (error) {
     if (error instanceof SandboxError && error.code === 'file-not-found') return false
@@ -128,7 +133,7 @@ async function exists(place: ToolSandbox, file: string): Promise<boolean> {
   }
 }
 
-const MAGIC: readonly (readonly [string, readonly number[]])[] = [
+const MAGIC: readonly (readonly [ImageType, readonly number[]])[] = [
   ['image/png', [0x89, 0x50, 0x4e, 0x47]],
   ['image/jpeg', [0xff, 0xd8, 0xff]],
   ['image/gif', [0x47, 0x49, 0x46, 0x38]],
@@ -137,8 +142,8 @@ const MAGIC: readonly (readonly [string, readonly number[]])[] = [
 
 /** Reads an image; the type is detected from its first bytes, not from its name. */
 export async function viewImage(session: AgentSession, given: string): Promise<Result> {
-  const place = await session.place()
-  const bytes = await place.files.read(guestPath(place, given))
+  const sandbox = await session.sandbox()
+  const bytes = await sandbox.files.read(guestPath(sandbox, given))
   const found = MAGIC.find(([, magic]) => magic.every((byte, index) => bytes[index] === byte))
   if (!found) throw new SandboxError('invalid-input', `\`${given}\` is not a PNG, JPEG, GIF or WebP image`)
   if (bytes.length > MAX_IMAGE)
@@ -167,7 +172,7 @@ export const fileOperations: readonly Operation[] = [
     },
     async run(session, { path: given, start_line, end_line }) {
       const { text: part, total } = linesOf(
-        await readText(await session.place(), given),
+        await readText(await session.sandbox(), given),
         start_line,
         end_line,
       )
@@ -187,10 +192,10 @@ export const fileOperations: readonly Operation[] = [
       required: ['path', 'bytes'],
     },
     async run(session, { path: given, content: data }) {
-      const place = await session.place()
-      await writeText(place, given, data)
+      const sandbox = await session.sandbox()
+      await writeText(sandbox, given, data)
       const bytes = Buffer.byteLength(data)
-      return done(`wrote ${bytes} bytes to ${given}`, { path: guestPath(place, given), bytes })
+      return done(`wrote ${bytes} bytes to ${given}`, { path: guestPath(sandbox, given), bytes })
     },
   }),
   operation({

@@ -5,8 +5,8 @@ import { type Call, done, type Operation, operation, Question, type Result, told
 
 /** SECURITY: a request for network access needs the user's approval, and the policy is checked after the approval. */
 async function requestHost(session: AgentSession, host: string, why: string, call: Call): Promise<Result> {
-  const place = await session.place()
-  const { network } = await place.describe()
+  const sandbox = await session.sandbox()
+  const { network } = await sandbox.describe()
   const hosts = network.allowHosts
   if (network.mode === 'full' || hosts.includes(host))
     return done(`${host} is already allowed`, { allowed: true, hosts })
@@ -19,7 +19,7 @@ async function requestHost(session: AgentSession, host: string, why: string, cal
     throw new SandboxError('approval-required', `the user must allow \`${host}\``)
   }
   const next = [...hosts, host]
-  const answer = (await place.setAllowHosts(next)).find((each) => each.host === host)
+  const answer = (await sandbox.setAllowHosts(next)).find((each) => each.host === host)
   // A listed host may still be blocked: private and metadata addresses stay unreachable.
   if (answer?.verdict === 'deny')
     return done(`${host} is still blocked: ${answer.reason}`, { allowed: false, hosts: next })
@@ -40,7 +40,7 @@ export const reachOperations: readonly Operation[] = [
       required: ['port', 'url'],
     },
     async run(session, { port }) {
-      const url = await (await session.place()).portUrl(port)
+      const url = await (await session.sandbox()).portUrl(port)
       return done(url, { port, url })
     },
   }),
@@ -82,7 +82,7 @@ export const reachOperations: readonly Operation[] = [
       required: ['action', 'reason', 'rules'],
     },
     async run(session, { command }) {
-      const { action, reason, rules } = await (await session.place()).judge(command)
+      const { action, reason, rules } = await (await session.sandbox()).judge(command)
       return done(`${action}: ${reason}`, { action, reason, rules })
     },
   }),
@@ -104,11 +104,11 @@ export const reachOperations: readonly Operation[] = [
       required: ['sandbox_id', 'workspace', 'backend', 'level', 'network'],
     },
     async run(session) {
-      const place = await session.place()
-      const { backend, level, network } = await place.describe()
+      const sandbox = await session.sandbox()
+      const { backend, level, network } = await sandbox.describe()
       const data = {
-        sandbox_id: place.id,
-        workspace: place.workspace,
+        sandbox_id: sandbox.id,
+        workspace: sandbox.workspace,
         backend,
         level,
         network: { mode: network.mode, allow_hosts: network.allowHosts },
@@ -125,7 +125,7 @@ export const reachOperations: readonly Operation[] = [
     output: { type: 'object', properties: { sandbox_id: { type: 'string' } }, required: ['sandbox_id'] },
     async run(session) {
       await session.reset()
-      const { id } = await session.place()
+      const { id } = await session.sandbox()
       return done(`new sandbox: ${id}`, { sandbox_id: id })
     },
   }),

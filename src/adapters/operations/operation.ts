@@ -10,8 +10,11 @@ export type Result = {
   readonly text: string
   /** The same as structured data. */
   readonly data: Readonly<Record<string, unknown>>
-  readonly image?: { readonly mime: string; readonly base64: string }
+  readonly image?: { readonly mime: ImageType; readonly base64: string }
 }
+
+/** The image formats that models accept. */
+export type ImageType = 'image/png' | 'image/jpeg' | 'image/gif' | 'image/webp'
 
 /** The context of a tool call. */
 export type Call = {

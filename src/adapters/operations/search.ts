@@ -36,13 +36,13 @@ function globExpression(pattern: string): RegExp {
 
 /** Matching files, sorted; `.git` and `node_modules` only if the pattern names them. */
 async function glob(session: AgentSession, pattern: string, begin?: string): Promise<readonly string[]> {
-  const place = await session.place()
-  const root = guestPath(place, begin ?? '.')
+  const sandbox = await session.sandbox()
+  const root = guestPath(sandbox, begin ?? '.')
   const rooted = pattern.startsWith('/')
   // Adjacent stars could make matching slow; names come from the sandbox and are short.
   const expression = globExpression(pattern.replace(/\*{3,}/g, '**').replace(/^\.\//, ''))
   const noise = ['.git', 'node_modules'].filter((name) => !pattern.includes(name))
-  const entries = await place.files.list(root, DEPTH)
+  const entries = await sandbox.files.list(root, DEPTH)
   return entries
     .filter(({ kind }) => kind === 'file' || kind === 'link')
     .map(({ path }) => path)
@@ -68,7 +68,7 @@ async function grep(
   },
   call: Call,
 ): Promise<Result> {
-  const place = await session.place()
+  const sandbox = await session.sandbox()
   const argv = [
     'grep',
     '-rnE',
@@ -80,7 +80,7 @@ async function grep(
     '-e',
     asked.pattern,
     '--',
-    guestPath(place, asked.path ?? '.'),
+    guestPath(sandbox, asked.path ?? '.'),
   ]
   const { outcome, stdout, stderr } = await session.run(argv, { timeoutMs: 60_000 }, call)
   if (outcome.kind !== 'exited' || (outcome.code > 1 && stdout === ''))
@@ -108,8 +108,8 @@ export const searchOperations: readonly Operation[] = [
       required: ['entries', 'truncated'],
     },
     async run(session, { path, depth }) {
-      const place = await session.place()
-      const all = await place.files.list(guestPath(place, path ?? '.'), depth ?? 1)
+      const sandbox = await session.sandbox()
+      const all = await sandbox.files.list(guestPath(sandbox, path ?? '.'), depth ?? 1)
       const entries = [...all]
         .sort((a, b) => (a.path < b.path ? -1 : 1))
         .slice(0, MOST)

@@ -61,16 +61,16 @@ export function hookContextOf(
 function ownRoots(
   agent: HookAgent,
   transcript: unknown,
-  place: { readonly home: string; readonly env: Readonly<Record<string, string>> },
+  location: { readonly home: string; readonly env: Readonly<Record<string, string>> },
 ): readonly AllowedRoot[] {
-  const base = agentDirectory(agent, place)
+  const base = agentDirectory(agent, location)
   const rw = (path: string): AllowedRoot => ({ path, mode: 'rw' })
   const ro = (path: string): AllowedRoot => ({ path, mode: 'ro' })
   const known = ['CLAUDE.md', 'AGENTS.md', 'GEMINI.md', 'skills', 'commands', 'agents', 'rules', 'plugins']
   const session = sessionDirectory(base, transcript)
   const project = session === undefined ? [] : [ro(session), rw(`${session}/memory`)]
   const scratch = agent === 'claude-code' ? [rw(`${tmpdir()}/claude-${caller().uid}`)] : []
-  const planned = agent === 'gemini' ? (place.env.GEMINI_PLANS_DIR ?? '') : `${base}/plans`
+  const planned = agent === 'gemini' ? (location.env.GEMINI_PLANS_DIR ?? '') : `${base}/plans`
   const plans = isStrictlyWithin(planned, base) ? [rw(planned)] : []
   return [
     ...known.map((name) => ro(`${base}/${name}`)),
@@ -100,17 +100,17 @@ const isStrictlyWithin = (path: string, directory: string): boolean => {
 export async function judgeToolCall(
   ringfence: Ringfence,
   act: HookToolCall,
-  place: HookContext,
+  context: HookContext,
   mode: HookMode & { readonly program: OwnProgram },
 ): Promise<HookVerdict> {
   if (act.kind === 'other') return { verdict: 'none', reason: '' }
-  const cwd = resolve(place.workspace, act.cwd)
+  const cwd = resolve(context.workspace, act.cwd)
   for (const file of act.files) {
-    const verdict = judgeFile(ringfence, file, cwd, place)
+    const verdict = judgeFile(ringfence, file, cwd, context)
     if (verdict.verdict !== 'none') return verdict
   }
   if (act.kind === 'files') return { verdict: 'none', reason: '' }
-  const { workspace } = place
+  const { workspace } = context
   const inertGit = hasOwnRepository(workspace)
   const onHost = withoutLinks(
     await ringfence.judge({ line: act.line }, { workspace, cwd, inertGit }),
@@ -175,17 +175,22 @@ const SYSTEM = [
   '/Library/Developer',
 ]
 
-function judgeFile({ config }: Ringfence, file: ToolCallFile, cwd: string, place: HookContext): HookVerdict {
+function judgeFile(
+  { config }: Ringfence,
+  file: ToolCallFile,
+  cwd: string,
+  context: HookContext,
+): HookVerdict {
   const path = resolve(cwd, file.path)
   const op = file.op === 'write' && !existsSync(path) ? 'create' : file.op
   const within = (allowed: readonly AllowedRoot[]): HookVerdict => {
     const blocked = config.policy?.blocked_host_patterns ?? DEFAULT_BLOCKED
     const { verdict, reason } = judgeHere({ allowed, blocked, protected: DEFAULT_PROTECTED }, { path, op })
     if (verdict === 'allow') return { verdict: 'none', reason }
-    return { verdict: 'deny', reason: explainPath(reason, op, place.workspace) }
+    return { verdict: 'deny', reason: explainPath(reason, op, context.workspace) }
   }
-  const inside = within([{ path: place.workspace, mode: 'rw' }])
+  const inside = within([{ path: context.workspace, mode: 'rw' }])
   if (inside.verdict === 'none') return inside
   const system = file.op === 'read' ? SYSTEM.map((root) => ({ path: root, mode: 'ro' as const })) : []
-  return within([...system, ...place.own]).verdict === 'none' ? { verdict: 'none', reason: '' } : inside
+  return within([...system, ...context.own]).verdict === 'none' ? { verdict: 'none', reason: '' } : inside
 }

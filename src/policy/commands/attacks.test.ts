@@ -1239,6 +1239,36 @@ describe('attacks', () => {
   it.each(BOXED)('never allows %s', (line) => expect(actionOf(line)).not.toBe('allow'))
 })
 
+describe('a name that only one path of the line defines keeps its other meanings', () => {
+  it.each([
+    'false && rm() { :; }; rm -rf ~',
+    'true || rm() { :; }; rm -rf ~',
+    'false || true || rm() { :; }; rm -rf ~',
+    'if test -f x; then rm() { :; }; fi; rm -rf ~',
+    'case $X in a) rm() { :; };; esac; rm -rf ~',
+    'while false; do rm() { :; }; done; rm -rf ~',
+    'for i in $X; do rm() { :; }; done; rm -rf ~',
+    'rm() { :; }; test -f x && unset -f rm; rm -rf ~',
+    'f() { "$@"; }; false && f() { :; }; f rm -rf ~',
+    'f() { rm -rf "$@"; }; nosuch && f() { echo; }; f ~',
+    'f() { g() { :; }; }; g() { rm -rf ~; }; test -f x && f; g',
+    'f() { rm -rf ~; }; f=1; unset f; f',
+    'alias rm=echo; rm -rf ~',
+  ])('%s', (line) => expect(actionOf(line)).toBe('deny'))
+
+  it.each([
+    'set -- rm -rf ~; false && set -- ls; "$@"',
+    'set -- rm -rf ~; for i in ""; do shift; done; "$@"',
+    'a=ls; b=rm; declare -n r=b; false && declare -n r=a; $r -rf ~',
+    'false && echo() { printf rm; }; $(echo ls) -rf ~',
+  ])('%s', (line) => expect(['ask', 'deny']).toContain(actionOf(line)))
+
+  it.each(['rm() { echo "$@"; }; rm -rf ~', 'f() { g; }; g() { :; }; f', 'log() { echo "$1"; }; log a; log b'])(
+    '%s',
+    (line) => expect(actionOf(line)).toBe('allow'),
+  )
+})
+
 describe('a workspace that is the whole machine', () => {
   it.each([
     ['git -C /srv/evil log', 'sandbox'],

@@ -3,7 +3,7 @@ import { outputOf } from './output.ts'
 import { absolute, pathFindings } from './paths.ts'
 import { familyOf, handlerOf } from './programs.ts'
 import { runFile } from './run-file.ts'
-import { type Scope, type Stream, UNKNOWN } from './shell/scope.ts'
+import { joined, type Scope, type Stream, UNKNOWN } from './shell/scope.ts'
 import { ANY, isStatic, SPLIT, show } from './shell/unknown-text.ts'
 import { type Call, deeper, type Node, newNode, spend, type Walk } from './walk.ts'
 
@@ -13,8 +13,11 @@ export type Started = {
   readonly findings?: readonly Finding[]
   readonly sources?: Set<string>
   /** Runs the shell function with this name, if one is defined. */
-  readonly call?: (name: string, args: readonly string[]) => Stream | undefined
+  readonly call?: (name: string, args: readonly string[]) => CalledFunction | undefined
 }
+
+/** The output of a shell function, and whether the name may stand for the program instead. */
+export type CalledFunction = { readonly out: Stream; readonly mayBeProgram: boolean }
 
 /** Judges one simple command and everything it starts; returns its output as far as it is known. */
 export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], started: Started): Stream {
@@ -25,11 +28,13 @@ export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], start
   if (started.sources) walk.sources = started.sources
   const [name = '', ...args] = argv
   if (!isStatic(name)) return runUnknown(walk, scope, node, started)
-  const out = name.includes('/') ? undefined : started.call?.(name, args)
-  if (out) return out
+  const called = name.includes('/') ? undefined : started.call?.(name, args)
+  if (called && !called.mayBeProgram) return called.out
   const renamed = scope.names.get(name)
-  if (renamed !== undefined) return runRenamed(walk, scope, renamed, { args, started })
-  return runNamed({ walk, scope, node, name, args, stdin: started.stdin })
+  // SECURITY: scripts ignore an alias unless an option is set, so the program itself may run too.
+  const others = [called?.out, renamed && runRenamed(walk, scope, renamed, { args, started })]
+  const out = runNamed({ walk, scope, node, name, args, stdin: started.stdin })
+  return others.reduce<Stream>((all, one) => (one ? { ...joined(all, one), text: ANY } : all), out)
 }
 
 function runUnknown(walk: Walk, scope: Scope, node: Node, started: Started): Stream {

@@ -266,7 +266,8 @@ function runCase(walk: Walk, scope: Scope, node: Case, around: CommandContext): 
 }
 
 function defineFunction(scope: Scope, node: ShellFunction, around: CommandContext): Stream {
-  scope.functions.set(node.name.value, { body: node.body, cover: around.cover, called: false })
+  const body = { body: node.body, cover: around.cover, called: false }
+  scope.functions.set(node.name.value, { bodies: [body], mayBeProgram: false })
   return EMPTY
 }
 
@@ -302,7 +303,7 @@ function runTest(words: Words, expression: TestExpression): void {
 
 /** Judges functions that the line defines but does not call by name: a trap or a later line may call them. */
 export function runUncalled(walk: Walk, scope: Scope): void {
-  for (const found of scope.functions.values()) {
+  for (const found of [...scope.functions.values()].flatMap(({ bodies }) => bodies)) {
     if (found.called) continue
     found.called = true
     const inside = fork(scope, { positional: undefined, calling: [found] })

@@ -42,11 +42,15 @@ type MadeFile =
   | { readonly kind: 'content'; readonly stream: Stream }
   | { readonly kind: 'copy'; readonly of: string }
 
-type FunctionBody = {
+/** The body of a shell function. */
+export type FunctionBody = {
   readonly body: CompoundCommand | Redirected | CompoundList
   readonly cover: (at: number, end: number) => void
   called: boolean
 }
+
+/** What a name can mean when it is called: any of these bodies, and the program of that name if no definition is certain. */
+export type FunctionName = { readonly bodies: readonly FunctionBody[]; readonly mayBeProgram: boolean }
 
 /** The state of the shell at one point of the line. */
 export type Scope = {
@@ -59,7 +63,7 @@ export type Scope = {
   /** Every directory that the command could run in; empty if it could be any. */
   cwds: readonly string[]
   previousCwds: readonly string[]
-  readonly functions: Map<string, FunctionBody>
+  readonly functions: Map<string, FunctionName>
   /** `$0` first; undefined if the caller's arguments are not known. */
   positional: readonly string[] | undefined
   /** Shared by all copies, since there is one file system. */
@@ -118,12 +122,43 @@ export function mergeInto(scope: Scope, other: Scope): boolean {
   }
   for (const [name, from] of other.origins)
     scope.origins.set(name, new Set([...from, ...(scope.origins.get(name) ?? [])]))
-  for (const [name, body] of other.functions) if (!scope.functions.has(name)) scope.functions.set(name, body)
+  if (mergeFunctions(scope.functions, other.functions)) changed = true
   for (const [name, program] of other.names) if (!scope.names.has(name)) scope.names.set(name, program)
+  if (scope.positional?.join('\0') !== other.positional?.join('\0')) {
+    scope.positional = undefined
+    changed = true
+  }
+  for (const name of new Set([...scope.references.keys(), ...other.references.keys()])) {
+    const unknown = `${name}?`
+    if (scope.references.get(name) === other.references.get(name) || scope.references.get(name) === unknown)
+      continue
+    // No variable has this name, so its value is not known.
+    scope.references.set(name, unknown)
+    changed = true
+  }
   if (scope.lastArgument !== other.lastArgument) scope.lastArgument = ANY
   const cwds = mergeCwds(scope.cwds, other.cwds)
   if (cwds.length !== scope.cwds.length) changed = true
   scope.cwds = cwds
+  return changed
+}
+
+/**
+ * SECURITY: a function that only one of the paths defines, removes or replaces keeps every meaning. Otherwise
+ * `false && rm() { :; }; rm -rf ~` would hide the program.
+ */
+function mergeFunctions(into: Map<string, FunctionName>, other: ReadonlyMap<string, FunctionName>): boolean {
+  let changed = false
+  for (const name of new Set([...into.keys(), ...other.keys()])) {
+    const [mine, theirs] = [into.get(name), other.get(name)]
+    if (mine === theirs) continue
+    const known = new Set(mine?.bodies.map(({ body }) => body))
+    const added = theirs?.bodies.filter(({ body }) => !known.has(body)) ?? []
+    const mayBeProgram = !mine || !theirs || mine.mayBeProgram || theirs.mayBeProgram
+    if (mine && added.length === 0 && mine.mayBeProgram === mayBeProgram) continue
+    into.set(name, { bodies: [...(mine?.bodies ?? []), ...added], mayBeProgram })
+    changed = true
+  }
   return changed
 }
 

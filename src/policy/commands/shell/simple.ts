@@ -1,12 +1,21 @@
 import type { Assignment, Command, Redirection, Word } from 'unbash'
 import { type CommandContext, wordsOf } from '../command-context.ts'
-import { runArgv } from '../execute.ts'
+import { type CalledFunction, runArgv } from '../execute.ts'
 import { denied, dynamic, type Finding, unseen } from '../finding.ts'
 import { deeper, newNode, spend, type Walk } from '../walk.ts'
 import { arithmeticText } from './arithmetic.ts'
 import { assign, assignArray } from './assign.ts'
 import { redirections } from './redirections.ts'
-import { EMPTY, fork, type Scope, type Stream, UNKNOWN } from './scope.ts'
+import {
+  EMPTY,
+  type FunctionBody,
+  fork,
+  joined,
+  mergeInto,
+  type Scope,
+  type Stream,
+  UNKNOWN,
+} from './scope.ts'
 import { ANY, INTEGER, SPLIT } from './unknown-text.ts'
 import { expandText, expandWord, type Words } from './words.ts'
 
@@ -148,16 +157,37 @@ function declare(words: Words, argv: readonly string[], assignment: Assignment):
 
 type CallAround = { readonly args: readonly string[]; readonly around: CommandContext }
 
+/** Runs every body that the name may have; each starts from the same state. */
 function callFunction(
   walk: Walk,
   scope: Scope,
   name: string,
-  { args, around }: CallAround,
-): Stream | undefined {
+  given: CallAround,
+): CalledFunction | undefined {
   const found = scope.functions.get(name)
   if (!found) return undefined
-  found.called = true
-  if (scope.calling.includes(found)) {
+  const { bodies, mayBeProgram } = found
+  const [only] = bodies
+  if (only && bodies.length === 1 && !mayBeProgram)
+    return { out: callBody(walk, scope, name, { ...given, body: only }), mayBeProgram }
+  let out: Stream = EMPTY
+  const ends = bodies.map((body) => {
+    const branch = fork(scope)
+    out = joined(out, callBody(walk, branch, name, { ...given, body }))
+    return branch
+  })
+  for (const end of ends) mergeInto(scope, end)
+  return { out: { ...out, text: ANY }, mayBeProgram }
+}
+
+function callBody(
+  walk: Walk,
+  scope: Scope,
+  name: string,
+  { args, around, body }: CallAround & { readonly body: FunctionBody },
+): Stream {
+  body.called = true
+  if (scope.calling.includes(body)) {
     if (scope.detached)
       walk.line.push(
         denied('resource/fork-bomb', `\`${name}\` starts itself again and again in the background`),
@@ -167,11 +197,11 @@ function callFunction(
   const positional = scope.positional
   const inside: Scope = {
     ...scope,
-    calling: [...scope.calling, found],
+    calling: [...scope.calling, body],
     positional: [name, ...args],
     detached: false,
   }
-  const out = deeper(walk, () => around.runNode(walk, inside, found.body, { ...around, cover: found.cover }))
+  const out = deeper(walk, () => around.runNode(walk, inside, body.body, { ...around, cover: body.cover }))
   scope.cwds = inside.cwds
   scope.positional = positional
   return out

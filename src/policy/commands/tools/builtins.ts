@@ -244,9 +244,17 @@ const unsetting: Handler = (call) => {
       ...assign.findings(call.walk, name, '').filter(({ rule }) => /^(tampering|forensics)/.test(rule)),
     )
     call.scope.vars.delete(name)
-    call.scope.functions.delete(name)
+    unsetFunction(call, name)
   }
   return EMPTY
+}
+
+/** PLATFORM: without `-f`, bash removes a function only if there is no variable of that name. */
+function unsetFunction({ args, scope }: Call, name: string): void {
+  const found = scope.functions.get(name)
+  if (!found || args.some((arg) => /^-\w*v/.test(arg))) return
+  if (args.some((arg) => /^-\w*f/.test(arg))) scope.functions.delete(name)
+  else scope.functions.set(name, { ...found, mayBeProgram: true })
 }
 
 const history: Handler = ({ args, node }) => {
