@@ -27,6 +27,8 @@ type TakeOptions<T> = {
   readonly accepts?: (item: T) => boolean
   /** Whether to wait for an item that is still being created. */
   readonly wait?: boolean
+  /** The delay before this item is replaced, if not the pool's. */
+  readonly refillMs?: number
 }
 
 /**
@@ -64,12 +66,12 @@ export class WarmPool<T> {
   async take(
     key: string,
     make?: () => Promise<T>,
-    { accepts = () => true, wait = true }: TakeOptions<T> = {},
+    { accepts = () => true, wait = true, refillMs = this.#options.refillMs }: TakeOptions<T> = {},
   ): Promise<T | undefined> {
     const kind = this.#kindFor(key, make)
     if (!kind) return undefined
     const found = await this.#nextUsable(key, kind, { accepts, wait })
-    const delayMs = kind.pinned && found === undefined ? 0 : this.#options.refillMs
+    const delayMs = kind.pinned && found === undefined ? 0 : refillMs
     setTimeout(() => this.#fillKind(key, kind), delayMs).unref()
     return found
   }
@@ -113,7 +115,7 @@ export class WarmPool<T> {
   async #nextUsable(
     key: string,
     kind: Kind<T>,
-    { accepts, wait }: Required<TakeOptions<T>>,
+    { accepts, wait }: Required<Pick<TakeOptions<T>, 'accepts' | 'wait'>>,
   ): Promise<T | undefined> {
     const { isUsable, discard } = this.#options
     for (;;) {

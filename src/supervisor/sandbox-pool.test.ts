@@ -16,7 +16,7 @@ function pool(prepared = 1) {
     }
     return sandbox as unknown as OpenSandbox
   }
-  return { opened, kept: new SandboxPool({ open, policyHash: () => 'one', prepared }, []) }
+  return { opened, kept: new SandboxPool({ open, policyHash: () => 'one', prepared, refillMs: 5 }, []) }
 }
 const settled = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 60))
 const plain: Spec = { env: {}, private: ['/home/user'], limits: { diskMb: 1 } }

@@ -13,6 +13,8 @@ export type Preparation = (sandbox: OpenSandbox, tenant: string) => Promise<void
 export type PoolParts = {
   /** How many prepared sandboxes of each kind are kept ready. */
   readonly prepared: number
+  /** How long after a prepared sandbox was taken the next one is opened. */
+  readonly refillMs?: number
   readonly open: (spec: Spec) => Promise<OpenSandbox>
   /** The hash of the active policy; a sandbox planned under another policy is not handed out. */
   readonly policyHash: () => string
@@ -38,6 +40,9 @@ const isCommon = (spec: Spec): boolean =>
 
 /** The tenant of what runs in a sandbox that nobody has yet. */
 const NOBODY = ''
+
+/** Preparing takes CPU time, which the taker needs first. */
+const PREPARED_MS = 500
 
 /** How many kinds of prepared sandboxes are kept. */
 const KINDS = 4
@@ -86,11 +91,11 @@ export class SandboxPool {
     // Hosts that a person approved belong to one tenant, and a pooled sandbox was planned for none.
     const accepts = ({ sandbox }: Pooled): boolean =>
       sandbox.plan.network.unlisted !== 'ask' && isPermitted(sandbox)
-    const isKept = prepare && isCommon(spec)
-    const [key, make] = isKept
-      ? ([`prepared ${poolKey(spec)}`, () => this.#open(spec, prepare)] as const)
-      : ([poolKey(spec), undefined] as const)
-    return (await this.#pool.take(key, make, { accepts, wait: false }))?.sandbox
+    if (!prepare || !isCommon(spec))
+      return (await this.#pool.take(poolKey(spec), undefined, { accepts, wait: false }))?.sandbox
+    const make = (): Promise<Pooled> => this.#open(spec, prepare)
+    const options = { accepts, wait: false, refillMs: this.#parts.refillMs ?? PREPARED_MS }
+    return (await this.#pool.take(`prepared ${poolKey(spec)}`, make, options))?.sandbox
   }
 
   close(): Promise<void> {
@@ -102,7 +107,8 @@ export class SandboxPool {
     const sandbox = await this.#parts.open(spec)
     // Backends start a sandbox at its first use; this starts it now.
     await sandbox.layers()
-    await prepare?.(sandbox, NOBODY)
+    // Not awaited: whoever comes meanwhile waits for the rest of it, not for all of it.
+    void prepare?.(sandbox, NOBODY).catch(() => {})
     const pooled = { sandbox, policy, isAlive: true }
     void sandbox.ended.then(() => {
       pooled.isAlive = false

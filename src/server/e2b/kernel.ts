@@ -213,7 +213,9 @@ export class Kernel {
     } else await this.#take?.(message)
   }
 
-  async #say(type: 'stdout' | 'stderr', text: string): Promise<void> {
+  async #say(type: 'stdout' | 'stderr', said: string): Promise<void> {
+    const { noise } = rowOf(this.#language)
+    const text = noise && type === 'stderr' ? said.replace(noise, '') : said
     if (text === '') return
     if (!this.#hasStarted) this.#complaint = `${this.#complaint}${text}`.slice(-COMPLAINT)
     await this.#take?.({ type, text, timestamp: Date.now() * 1000 })

@@ -22,6 +22,8 @@ type LanguageRow = {
   /** Command lines with the effect of the code, for the policy. */
   readonly commands: (code: string) => readonly [Argv, ...Argv[]]
   readonly encode: (request: CodeRequest) => string
+  /** What the program writes to standard error by itself, for nobody. */
+  readonly noise?: RegExp
 }
 
 const asJson = (request: CodeRequest): string => `${JSON.stringify(request)}\n`
@@ -68,6 +70,8 @@ const LANGUAGES = {
     args: (directory) => ['--noprofile', '--noediting', '--rcfile', `${directory}/bash.sh`, '-i'],
     commands: (code) => [['bash', '-c', code]],
     encode: shellLines,
+    // An interactive shell looks for its terminal when a signal has ended a command, as in `yes | head`.
+    noise: /bash: \[\d+: \d+ \(\d+\)\] tcsetattr: Inappropriate ioctl for device\n/g,
   },
   r: {
     aliases: [],
