@@ -90,7 +90,9 @@ describe('the files of a volume', () => {
     // With a root user, what it writes belongs to root there too, and `user` owns the rest.
     if (process.getuid?.() === 0) {
       await two.commands.run('touch /data/by-root', { user: 'root' })
-      expect((await one.commands.run('stat -c %U data/by-root data/by-one data')).stdout).toBe('root\nuser\nuser\n')
+      expect((await one.commands.run('stat -c %U data/by-root data/by-one data')).stdout).toBe(
+        'root\nuser\nuser\n',
+      )
     }
     await expect(e2b.Volume.destroy(volume.volumeId, here.options)).rejects.toThrow(/mounted in 2/)
     await one.kill()

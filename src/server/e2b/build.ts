@@ -11,7 +11,7 @@ import type { Template, TemplateData } from '../../supervisor/snapshots/template
 import { type BuildState, baseOf } from './build-base.ts'
 import type { Build } from './builds.ts'
 import { createSandbox } from './create.ts'
-import { type E2bSurface, HOME, homeOf, PRIVATE, pathOf } from './sandbox-request.ts'
+import { HOME, homeOf, PRIVATE, pathOf, type SandboxSurface } from './sandbox-request.ts'
 import type { BuildBody, Step } from './shapes.ts'
 import { assignTags } from './tags.ts'
 
@@ -27,7 +27,7 @@ const WORTH_KEEPING_MS = 1500
 const MOST_LAYERS = 20
 
 type Site = {
-  readonly surface: E2bSurface
+  readonly surface: SandboxSurface
   readonly principal: Principal
   readonly entry: LiveSandbox
   readonly build: Build
@@ -36,7 +36,7 @@ type Site = {
 
 /** Runs the steps of a template build in a sandbox. */
 export async function runBuild(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   principal: Principal,
   build: Build,
   body: BuildBody,
@@ -57,7 +57,7 @@ export async function runBuild(
 }
 
 async function buildTemplate(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   principal: Principal,
   build: Build,
   body: BuildBody,
@@ -109,7 +109,7 @@ const layerId = (tenant: string, key: string): string =>
 type Cached = { readonly layer: Template; readonly steps: number }
 
 async function longestLayer(
-  { e2b }: E2bSurface,
+  { e2b }: SandboxSurface,
   tenant: string,
   steps: readonly Step[],
   keys: readonly string[],
@@ -162,24 +162,22 @@ async function keepTemplate(site: Site, { startCmd, readyCmd }: BuildBody, place
   const { templates } = surface.e2b
   const before = await templates.find(build.tenant, build.templateId)
   const live = entry.ready()
-  const keep = (): Promise<Template> =>
-    templates.keep(live, PRIVATE, {
-      id: build.templateId,
-      kind: 'template',
-      tenant: build.tenant,
-      name: build.name,
-      sandboxId: null,
-      createdAt: Date.now(),
-      data: {
-        ...dataOf(site, place),
-        ...(startCmd ? { startCommand: startCmd } : {}),
-        ...(readyCmd ? { readyCommand: readyCmd } : {}),
-        ...(build.cpus === undefined ? {} : { cpus: build.cpus }),
-        ...(build.memoryMb === undefined ? {} : { memoryMb: build.memoryMb }),
-        ...(before?.data.tags ? { tags: before.data.tags } : {}),
-      },
-    })
-  const kept = await keep()
+  const kept = await templates.keep(live, PRIVATE, {
+    id: build.templateId,
+    kind: 'template',
+    tenant: build.tenant,
+    name: build.name,
+    sandboxId: null,
+    createdAt: Date.now(),
+    data: {
+      ...dataOf(site, place),
+      ...(startCmd ? { startCommand: startCmd } : {}),
+      ...(readyCmd ? { readyCommand: readyCmd } : {}),
+      ...(build.cpus === undefined ? {} : { cpus: build.cpus }),
+      ...(build.memoryMb === undefined ? {} : { memoryMb: build.memoryMb }),
+      ...(before?.data.tags ? { tags: before.data.tags } : {}),
+    },
+  })
   if (build.tags.length > 0) await assignTags(templates, kept, build.tags)
 }
 

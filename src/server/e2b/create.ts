@@ -5,7 +5,7 @@ import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
 import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn } from './network.ts'
-import { type E2bSurface, PRIVATE } from './sandbox-request.ts'
+import { PRIVATE, type SandboxSurface } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
 import { findTagged } from './tags.ts'
 import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
@@ -44,7 +44,7 @@ const hasRootOf = ({ data }: Template): boolean => data.image !== undefined || d
 
 /** The template that a name means for a tenant; nothing for the host's tools alone. */
 export async function templateFor(
-  { e2b }: E2bSurface,
+  { e2b }: SandboxSurface,
   tenant: string,
   name: string,
 ): Promise<Template | undefined> {
@@ -61,7 +61,7 @@ export async function templateFor(
 }
 
 /** The hosts that a new sandbox may reach. */
-const hostsFor = ({ e2b }: E2bSurface, principal: Principal, body: CreateBody): readonly string[] =>
+const hostsFor = ({ e2b }: SandboxSurface, principal: Principal, body: CreateBody): readonly string[] =>
   hostsOf(
     body.network ?? {},
     body.allow_internet_access,
@@ -75,7 +75,7 @@ function checkMask(mask: string): string {
 }
 
 function specFor(
-  { e2b }: E2bSurface,
+  { e2b }: SandboxSurface,
   principal: Principal,
   body: CreateBody,
   { template, hosts }: { readonly template: Template | undefined; readonly hosts: readonly string[] },
@@ -121,7 +121,7 @@ function specFor(
 
 /** Creates a sandbox as E2B's clients expect it. */
 export async function createSandbox(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   principal: Principal,
   body: CreateBody,
   defaultSeconds: number,
@@ -152,7 +152,7 @@ async function closeNetwork(entry: LiveSandbox): Promise<void> {
 
 /** What a template has beyond a spec: its files, and the program that it starts. */
 async function bringUp(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   principal: Principal,
   entry: LiveSandbox,
   template: Template,
