@@ -25,6 +25,8 @@ const STEP_MS = 15 * 60_000
 /** A step that takes less is not worth a copy of the disk. */
 const WORTH_KEEPING_MS = 1500
 const MOST_LAYERS = 20
+/** What is kept of a line that does not end. */
+const LINE_CHARACTERS = 16_384
 
 type Site = {
   readonly surface: SandboxSurface
@@ -251,10 +253,16 @@ async function shell(
     timeoutMs: STEP_MS,
   }
   const { session } = await surface.parts.supervisor.exec(principal, entry.id, request)
+  // A chunk may end within a line, or within a character.
+  const decoder = new TextDecoder()
+  let rest = ''
   for await (const chunk of session.log.follow(0)) {
     if ('gap' in chunk) continue
-    for (const text of Buffer.from(chunk.data).toString('utf8').split('\n')) if (text) build.log.say(text)
+    const lines = (rest + decoder.decode(chunk.data, { stream: true })).split('\n')
+    rest = (lines.pop() ?? '').slice(-LINE_CHARACTERS)
+    for (const line of lines) if (line) build.log.say(line)
   }
+  if (rest) build.log.say(rest)
   const { outcome } = await session.result.catch((error: unknown) => {
     throw unknownUser(error, command, user)
   })
