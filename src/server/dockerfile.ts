@@ -3,7 +3,7 @@ import { SandboxError } from '../model/errors.ts'
 /** Reads a Dockerfile as the steps of a template build. What has no meaning here is refused by name, never left out silently. */
 
 /** One step, with the names and arguments of E2B's builds. */
-export type DockerStep = { readonly type: string; readonly args: readonly string[] }
+type DockerStep = { readonly type: string; readonly args: readonly string[] }
 
 /** What a Dockerfile asks for. */
 export type Dockerfile = {

@@ -170,8 +170,12 @@ const char *command_start(uint32_t id, struct command_spec *spec, const char *re
     free(command);
     return strerror(error);
   }
-  *command = (struct command){
-      .id = id, .subreaper = subreaper, .send_window = WINDOW, .terminal = spec->columns > 0, .requests = pipes.requests[0], .next = commands};
+  *command = (struct command){.id = id,
+                              .subreaper = subreaper,
+                              .send_window = WINDOW,
+                              .terminal = spec->columns > 0,
+                              .requests = pipes.requests[0],
+                              .next = commands};
   commands = command;
   command_count++;
   watch_command(command, &pipes);

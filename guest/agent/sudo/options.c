@@ -3,15 +3,24 @@
 #include <getopt.h>
 
 static const struct option LONG_OPTIONS[] = {
-    {"user", required_argument, NULL, 'u'},       {"login", no_argument, NULL, 'i'},
-    {"shell", no_argument, NULL, 's'},            {"preserve-env", optional_argument, NULL, 'E'},
-    {"set-home", no_argument, NULL, 'H'},         {"non-interactive", no_argument, NULL, 'n'},
-    {"stdin", no_argument, NULL, 'S'},            {"reset-timestamp", no_argument, NULL, 'k'},
-    {"remove-timestamp", no_argument, NULL, 'K'}, {"validate", no_argument, NULL, 'v'},
-    {"list", no_argument, NULL, 'l'},             {"version", no_argument, NULL, 'V'},
-    {"help", no_argument, NULL, 'h'},             {"prompt", required_argument, NULL, 'p'},
-    {"chdir", required_argument, NULL, 'D'},      {"askpass", no_argument, NULL, 'A'},
-    {"preserve-groups", no_argument, NULL, 'P'},  {0},
+    {"user", required_argument, NULL, 'u'},
+    {"login", no_argument, NULL, 'i'},
+    {"shell", no_argument, NULL, 's'},
+    {"preserve-env", optional_argument, NULL, 'E'},
+    {"set-home", no_argument, NULL, 'H'},
+    {"non-interactive", no_argument, NULL, 'n'},
+    {"stdin", no_argument, NULL, 'S'},
+    {"reset-timestamp", no_argument, NULL, 'k'},
+    {"remove-timestamp", no_argument, NULL, 'K'},
+    {"validate", no_argument, NULL, 'v'},
+    {"list", no_argument, NULL, 'l'},
+    {"version", no_argument, NULL, 'V'},
+    {"help", no_argument, NULL, 'h'},
+    {"prompt", required_argument, NULL, 'p'},
+    {"chdir", required_argument, NULL, 'D'},
+    {"askpass", no_argument, NULL, 'A'},
+    {"preserve-groups", no_argument, NULL, 'P'},
+    {0},
 };
 
 static void print_help(void) {

@@ -89,8 +89,10 @@ static void drain(int master) {
 int relay(int connection, int master) {
   int status = -1, signals = open_signals();
   if (master >= 0) make_raw();
-  struct pollfd watched[4] = {
-      {connection, POLLIN, 0}, {signals, POLLIN, 0}, {master, POLLIN, 0}, {is_raw ? 0 : -1, POLLIN, 0}};
+  struct pollfd watched[4] = {{connection, POLLIN, 0},
+                              {signals, POLLIN, 0},
+                              {master, POLLIN, 0},
+                              {is_raw ? 0 : -1, POLLIN, 0}};
   for (;;) {
     if (poll(watched, 4, -1) < 0 && errno != EINTR) break;
     if (watched[1].revents) pass_signals(signals, connection, master);

@@ -127,8 +127,10 @@ static bool send_request(int connection, const int streams[3]) {
     char space[CMSG_SPACE(3 * sizeof(int))];
   } control = {0};
   struct iovec data = {request.bytes, request.length};
-  struct msghdr message = {
-      .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
+  struct msghdr message = {.msg_iov = &data,
+                           .msg_iovlen = 1,
+                           .msg_control = control.space,
+                           .msg_controllen = sizeof control.space};
   struct cmsghdr *header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
