@@ -25,7 +25,7 @@ usage: ringfence <command> [options]
   sandbox  create, use and destroy sandboxes on a server
   volume   create, list, copy and remove volumes: named directories that outlive sandboxes
   snapshot list and remove snapshots of sandboxes
-  template list and remove templates
+  template build, list and remove templates
   key      create, list and revoke API keys
   migrate  move the records from SQLite to PostgreSQL
   approve  approve a command that waits for an answer
@@ -335,14 +335,20 @@ examples:
   ringfence snapshot rm snp_0123
 `
 
-const TEMPLATE = `usage: ringfence template ls
+const TEMPLATE = `usage: ringfence template build -t NAME [-f FILE] [DIR]          from a Dockerfile
+       ringfence template build -t NAME --image IMAGE | --template NAME
+       ringfence template ls
        ringfence template rm NAME…
 
-Lists and removes templates on the server at RINGFENCE_URL.
+Builds templates on the server at RINGFENCE_URL: the steps run in a sandbox, with its policy, limits and audit log, and
+\`ringfence sandbox create --template NAME\` starts from the result. build accepts --start and --ready (commands), --cpus,
+--memory, --no-cache, and --username with --password-stdin for the registry. Prints the log while it runs, then the id.
 
 examples:
+  ringfence template build -t tools .
+  ringfence template build -t python --image python:3.11
   ringfence template ls --json
-  ringfence template rm my-template
+  ringfence template rm tools
 `
 
 const KEY = `usage: ringfence key create [--scope create,exec,read,admin] [--tenant NAME] [--name TEXT] [--e2b]

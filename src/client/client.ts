@@ -18,7 +18,9 @@ import type {
   SandboxSpec,
   SandboxState,
   SnapshotInfo,
+  TemplateBuild,
   TemplateInfo,
+  TemplateSpec,
   TrailRecord,
   Verification,
   VolumeInfo,
@@ -211,6 +213,21 @@ export class RingfenceClient {
 
   async removeSnapshot(idOrName: string): Promise<void> {
     await this.#transport.json({ method: 'DELETE', path: `/v1/snapshots/${encodeURIComponent(idOrName)}` })
+  }
+
+  /** Uploads the files of a build; its `context` is the hash. */
+  async uploadBuildFiles(hash: string, archive: Uint8Array | ReadableStream<Uint8Array>): Promise<void> {
+    await this.#transport.send({ method: 'PUT', path: `/v1/templates/files/${hash}`, bytes: archive })
+  }
+
+  /** Starts the build of a template. */
+  buildTemplate(options: TemplateSpec): Promise<TemplateBuild> {
+    return this.#transport.json({ method: 'POST', path: '/v1/templates', json: options })
+  }
+
+  /** A build with the lines of its log after a position. */
+  templateBuild(id: string, after = 0): Promise<TemplateBuild> {
+    return this.#get(`/v1/templates/builds/${encodeURIComponent(id)}`, { after })
   }
 
   templates(): Promise<Page<TemplateInfo>> {

@@ -1,5 +1,7 @@
 import type { CreateBody } from '../model/api/create-sandbox.ts'
 import type { ExecEnd } from '../model/api/execs.ts'
+import type { newTemplateShape } from '../model/api/sandboxes.ts'
+import type { Infer } from '../model/shape.ts'
 
 /** What goes over the wire. The types of answers are those of the shapes in `model/api`, which the server's routes declare. */
 
@@ -26,6 +28,7 @@ export type {
   SandboxInfo,
   SandboxState,
   SnapshotInfo,
+  TemplateBuild,
   TemplateInfo,
 } from '../model/api/sandboxes.ts'
 export type { VolumeInfo } from '../model/api/volumes.ts'
@@ -33,6 +36,9 @@ export type { StreamEnd, StreamEndReason } from '../model/stream-end.ts'
 
 /** What a client asks for when it creates a sandbox. */
 export type SandboxSpec = CreateBody
+
+/** What a client asks for when it builds a template. */
+export type TemplateSpec = Infer<typeof newTemplateShape>
 
 /** How a command runs. */
 export type ExecOptions = {

@@ -9,6 +9,7 @@ import { parseSpec, type Spec } from '../model/spec.ts'
 import { approvedHostsOf } from '../policy/network/plan-egress.ts'
 import { AuthenticatedStreams } from '../server/authenticated-streams.ts'
 import { whyOut } from '../server/console-auth.ts'
+import { runBuild } from '../server/e2b/build.ts'
 import { Builds } from '../server/e2b/builds.ts'
 import type { E2bParts } from '../server/e2b/sandbox-request.ts'
 import { OPTIONS as E2B_OPTIONS } from '../server/e2b/views.ts'
@@ -106,7 +107,7 @@ export const e2bParts = (
 export type Live = { config: Config }
 
 /** Everything that the routes use. */
-export function partsOf(options: ServeOptions, grown: Grown, live: Live): ServerParts {
+export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2bParts): ServerParts {
   const { ringfence, store, trail, templates } = grown
   const server = live.config.server ?? {}
   const metrics = loopMetrics()
@@ -121,22 +122,14 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
   const keys = new Keys(store, newId)
   const sessions = new Sessions(store, keys)
   const reload = reloading(ringfence, live)
-  const { policyFile: file, home, current, policyHash, inspect } = ringfence
-  return {
+  const parts: ServerParts = {
     supervisor,
     keys,
     sessions,
     streams: streamsOf(keys, sessions),
     samples: new Samples(() => supervisor.all),
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
-    policy: new PolicyService({
-      file,
-      home,
-      current,
-      hash: policyHash,
-      reload,
-      inspect: (command, place) => inspect(command, { ...place, home: GUEST_HOME }),
-    }),
+    policy: policyOf(ringfence, reload),
     doctor: () => doctorReport(ringfence),
     reviews: new Reviews({
       supervisor,
@@ -170,7 +163,24 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live): Server
     trouble: () => readinessProblems(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
     skills: skillParts(ringfence),
+    builder: {
+      builds: e2b.builds,
+      start: (principal, build, body) => void runBuild({ parts, e2b }, principal, build, body),
+    },
   }
+  return parts
+}
+
+function policyOf(ringfence: Ringfence, reload: ServerParts['reload']): PolicyService {
+  const { policyFile: file, home, current, policyHash: hash, inspect } = ringfence
+  return new PolicyService({
+    file,
+    home,
+    current,
+    hash,
+    reload,
+    inspect: (command, place) => inspect(command, { ...place, home: GUEST_HOME }),
+  })
 }
 
 /** Removes old records. */

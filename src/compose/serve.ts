@@ -125,7 +125,8 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const live: Live = { config: ringfence.config }
   const missing = grown.roots.unavailable()
   if (missing) options.log?.(`sandboxes have a read-only root: ${missing.reason} (${missing.fix})`)
-  const parts = partsOf(options, grown, live)
+  const e2b = e2bParts(grown, live)
+  const parts = partsOf(options, grown, live, e2b)
   const retention = retentionOf(options, grown, live, parts.supervisor)
   closing.push(() => parts.webhooks.close())
   closing.push(() => parts.streams.close())
@@ -134,7 +135,6 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => watch.close())
   closing.push(() => parts.volumeFiles.close())
   const recovered = await recover(parts, grown)
-  const e2b = e2bParts(grown, live)
   const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
   closing.push(() => listening.close())
   retention.start()

@@ -13,7 +13,7 @@ import type { SkillRun, SkillUsage, SkillView } from '../model/api/skills.ts'
 import type { Decision } from '../model/decision.ts'
 import type { Json } from '../model/event.ts'
 import type { Requester } from '../model/requester.ts'
-import type { Keys } from '../supervisor/access/keys.ts'
+import type { Keys, Principal } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
 import type { Approvals } from '../supervisor/approvals/approvals.ts'
 import type { Images } from '../supervisor/images/images.ts'
@@ -28,6 +28,8 @@ import type { Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import type { VolumeFiles } from '../supervisor/volumes/volume-files.ts'
 import type { Volumes } from '../supervisor/volumes/volumes.ts'
 import type { AuthenticatedStreams } from './authenticated-streams.ts'
+import type { Build, Builds } from './e2b/builds.ts'
+import type { BuildBody } from './e2b/shapes.ts'
 
 /** Everything that the routes use; `compose/serve-parts.ts` makes it. */
 export type ServerParts = {
@@ -36,6 +38,7 @@ export type ServerParts = {
   readonly templates: Templates
   readonly volumes: Volumes
   readonly images: Images
+  readonly builder: TemplateBuilder
   readonly volumeFiles: VolumeFiles
   readonly reviews: Reviews
   readonly keys: Keys
@@ -65,6 +68,13 @@ export type ServerParts = {
   readonly trouble: () => Promise<readonly string[]>
   readonly log: (line: string) => void
   readonly skills: SkillParts
+}
+
+/** Builds templates; the same builds that E2B's routes start. */
+type TemplateBuilder = {
+  readonly builds: Builds
+  /** Starts a build that was added; it ends by itself. */
+  readonly start: (principal: Principal, build: Build, body: BuildBody) => void
 }
 
 /** The operator's policy: read it, try it, change its file. */

@@ -293,3 +293,5 @@ export const approvalsQuery = object({
 export const logsQuery = object({ limit: optional(count(1000)), after: optional(position()) })
 /** A query that is passed on as it is. */
 export const anyQuery: Shape<Readonly<Record<string, string>>> = record(text({ empty: true }), /^/)
+/** The query that reads the log of a build. */
+export const buildQuery = object({ after: optional(position()) })

@@ -136,6 +136,9 @@ describe('what routes answer', () => {
     await templates.save({ ...row, backend: 'bubblewrap', createdAt: Date.now(), data: { places: 0 } })
     for (const path of ['/v1/templates', '/v1/templates/one']) await send(`GET ${path}`)
     await send('DELETE /v1/templates/one', undefined, 204)
+    await send(`PUT /v1/templates/files/${'0'.repeat(64)}`, 'archive', 204)
+    const build = await send('POST /v1/templates', { name: 'two', template: 'nothing' }, 202)
+    await send(`GET /v1/templates/builds/${build.json.id}`)
   })
 
   test('approvals and the policy', async () => {

@@ -121,10 +121,12 @@ export class WritableRoots {
 
   /** INVARIANT: called before this process has started a sandbox on one of the older copies. */
   async #build(): Promise<string> {
+    // A root over an image may have been prepared first; then the spare disk is ours.
+    const left = this.#disks ? /^(base-|\.draft-)/ : /^(base-|\.draft-|spare-)/
     const before = readdirSync(this.#dir)
     const path = await baseTree(this.#dir, this.#agent)
     for (const name of before)
-      if (/^(base-|\.draft-|spare-)/.test(name) && join(this.#dir, name) !== path)
+      if (left.test(name) && join(this.#dir, name) !== path)
         rmSync(join(this.#dir, name), { recursive: true, force: true })
     return path
   }

@@ -1,5 +1,5 @@
 import { LEVELS } from '../guarantee.ts'
-import { boolean, type Infer, number, object, oneOf, optional, record } from '../shape.ts'
+import { boolean, type Infer, number, object, oneOf, optional, record, text } from '../shape.ts'
 import { limitsShape, NETWORK_MODES, PRESETS, UNLISTED } from '../spec.ts'
 import { arrayOf, described, nullable, pageOf, string, time } from './fields.ts'
 
@@ -104,6 +104,39 @@ export const templateShape = object({
 export type TemplateInfo = Infer<typeof templateShape>
 /** A page of templates. */
 export const templatePage = pageOf(templateShape)
+
+/** The body that builds a template. */
+export const newTemplateShape = object({
+  name: text({ max: 128 }),
+  /** An image of a registry; one of `image`, `template` and `dockerfile`. */
+  image: optional(text({ max: 512 })),
+  /** A template to start from. */
+  template: optional(text({ max: 256 })),
+  dockerfile: optional(text({ max: 256 * 1024 })),
+  /** The hash under which the files for COPY were uploaded, as an archive of the directory. */
+  context: optional(text({ max: 128 })),
+  /** For a registry that asks for them. Not kept. */
+  credentials: optional(object({ username: text({ max: 1024 }), password: text({ max: 65_536 }) })),
+  start_command: optional(text({ max: 65_536 })),
+  ready_command: optional(text({ max: 65_536 })),
+  cpus: optional(number({ integer: true, min: 1, max: 4096 })),
+  memory_mb: optional(number({ integer: true, min: 1, max: 2 ** 30 })),
+  /** Runs every step again. */
+  no_cache: optional(boolean()),
+})
+
+/** A build of a template, with the lines of its log after a position. */
+export const buildShape = object({
+  id: string(),
+  template_id: string(),
+  name: string(),
+  status: oneOf('waiting', 'building', 'ready', 'error'),
+  log: arrayOf(object({ time: time(), level: string(), message: string() })),
+  next: described('the position after these lines', integer()),
+  reason: nullable(object({ message: string(), step: nullable(string()) })),
+})
+/** A build of a template. */
+export type TemplateBuild = Infer<typeof buildShape>
 
 const wallMountShape = object({
   /** The host's path; only the operator sees it. */

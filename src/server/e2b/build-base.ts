@@ -3,7 +3,7 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { Credentials } from '../../supervisor/images/registry.ts'
 import { templateFor } from './create.ts'
-import { type E2bSurface, HOME } from './sandbox-request.ts'
+import { HOME, type SandboxSurface } from './sandbox-request.ts'
 import type { BuildBody } from './shapes.ts'
 
 /** What a build starts from: this server's programs, a template, or an image of a registry. */
@@ -27,7 +27,7 @@ export type BuildBase = {
 
 /** Finds or pulls what a build starts from. */
 export async function baseOf(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   principal: Principal,
   body: BuildBody,
   say: (line: string) => void,
@@ -39,7 +39,11 @@ export async function baseOf(
   return imageBase(surface, principal, body, say)
 }
 
-async function templateBase(surface: E2bSurface, { tenant }: Principal, name: string): Promise<BuildBase> {
+async function templateBase(
+  surface: SandboxSurface,
+  { tenant }: Principal,
+  name: string,
+): Promise<BuildBase> {
   const found = await templateFor(surface, tenant, name)
   const { env = {}, workdir = HOME, user = 'user', image } = found?.data ?? {}
   return {
@@ -52,7 +56,7 @@ async function templateBase(surface: E2bSurface, { tenant }: Principal, name: st
 
 /** The image is recorded for the tenant, so that its sandboxes can be created from it. */
 async function imageBase(
-  { parts, e2b }: E2bSurface,
+  { parts, e2b }: SandboxSurface,
   { tenant, keyId }: Principal,
   { fromImage = '', fromImageRegistry }: BuildBody,
   say: (line: string) => void,

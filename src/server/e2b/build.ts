@@ -11,7 +11,7 @@ import type { Template, TemplateData } from '../../supervisor/snapshots/template
 import { type BuildState, baseOf } from './build-base.ts'
 import type { Build } from './builds.ts'
 import { createSandbox } from './create.ts'
-import { type E2bSurface, HOME, homeOf, PRIVATE, pathOf } from './sandbox-request.ts'
+import { HOME, homeOf, PRIVATE, pathOf, type SandboxSurface } from './sandbox-request.ts'
 import type { BuildBody, Step } from './shapes.ts'
 import { assignTags } from './tags.ts'
 
@@ -25,9 +25,11 @@ const STEP_MS = 15 * 60_000
 /** A step that takes less is not worth a copy of the disk. */
 const WORTH_KEEPING_MS = 1500
 const MOST_LAYERS = 20
+/** What is kept of a line that does not end. */
+const LINE_CHARACTERS = 16_384
 
 type Site = {
-  readonly surface: E2bSurface
+  readonly surface: SandboxSurface
   readonly principal: Principal
   readonly entry: LiveSandbox
   readonly build: Build
@@ -36,7 +38,7 @@ type Site = {
 
 /** Runs the steps of a template build in a sandbox. */
 export async function runBuild(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   principal: Principal,
   build: Build,
   body: BuildBody,
@@ -57,7 +59,7 @@ export async function runBuild(
 }
 
 async function buildTemplate(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   principal: Principal,
   build: Build,
   body: BuildBody,
@@ -109,7 +111,7 @@ const layerId = (tenant: string, key: string): string =>
 type Cached = { readonly layer: Template; readonly steps: number }
 
 async function longestLayer(
-  { e2b }: E2bSurface,
+  { e2b }: SandboxSurface,
   tenant: string,
   steps: readonly Step[],
   keys: readonly string[],
@@ -162,24 +164,22 @@ async function keepTemplate(site: Site, { startCmd, readyCmd }: BuildBody, place
   const { templates } = surface.e2b
   const before = await templates.find(build.tenant, build.templateId)
   const live = entry.ready()
-  const keep = (): Promise<Template> =>
-    templates.keep(live, PRIVATE, {
-      id: build.templateId,
-      kind: 'template',
-      tenant: build.tenant,
-      name: build.name,
-      sandboxId: null,
-      createdAt: Date.now(),
-      data: {
-        ...dataOf(site, place),
-        ...(startCmd ? { startCommand: startCmd } : {}),
-        ...(readyCmd ? { readyCommand: readyCmd } : {}),
-        ...(build.cpus === undefined ? {} : { cpus: build.cpus }),
-        ...(build.memoryMb === undefined ? {} : { memoryMb: build.memoryMb }),
-        ...(before?.data.tags ? { tags: before.data.tags } : {}),
-      },
-    })
-  const kept = await keep()
+  const kept = await templates.keep(live, PRIVATE, {
+    id: build.templateId,
+    kind: 'template',
+    tenant: build.tenant,
+    name: build.name,
+    sandboxId: null,
+    createdAt: Date.now(),
+    data: {
+      ...dataOf(site, place),
+      ...(startCmd ? { startCommand: startCmd } : {}),
+      ...(readyCmd ? { readyCommand: readyCmd } : {}),
+      ...(build.cpus === undefined ? {} : { cpus: build.cpus }),
+      ...(build.memoryMb === undefined ? {} : { memoryMb: build.memoryMb }),
+      ...(before?.data.tags ? { tags: before.data.tags } : {}),
+    },
+  })
   if (build.tags.length > 0) await assignTags(templates, kept, build.tags)
 }
 
@@ -253,10 +253,16 @@ async function shell(
     timeoutMs: STEP_MS,
   }
   const { session } = await surface.parts.supervisor.exec(principal, entry.id, request)
+  // A chunk may end within a line, or within a character.
+  const decoder = new TextDecoder()
+  let rest = ''
   for await (const chunk of session.log.follow(0)) {
     if ('gap' in chunk) continue
-    for (const text of Buffer.from(chunk.data).toString('utf8').split('\n')) if (text) build.log.say(text)
+    const lines = (rest + decoder.decode(chunk.data, { stream: true })).split('\n')
+    rest = (lines.pop() ?? '').slice(-LINE_CHARACTERS)
+    for (const line of lines) if (line) build.log.say(line)
   }
+  if (rest) build.log.say(rest)
   const { outcome } = await session.result.catch((error: unknown) => {
     throw unknownUser(error, command, user)
   })

@@ -1,4 +1,6 @@
+import { randomBytes } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
+import type { Templates } from '../../supervisor/snapshots/templates.ts'
 
 /** Builds of templates and their logs, bounded for each tenant: nobody's builds cost another tenant theirs. */
 
@@ -72,4 +74,26 @@ export class Builds {
   get(tenant: string, id: string): Build | undefined {
     return this.#byTenant.get(tenant)?.get(id)
   }
+}
+
+/** A new id of a template, build or snapshot. */
+export const newName = (prefix: string): string => `${prefix}${randomBytes(10).toString('hex')}`
+
+/** The name of a template; throws for one that cannot be. */
+export function checkTemplateName(name: string | undefined): string {
+  if (name && /^[a-z0-9][\w.:/-]*$/i.test(name)) return name
+  throw new SandboxError('invalid-input', 'a template needs a name of letters, digits, `-`, `_`, `.` and `:`')
+}
+
+/** Adds a build. One name is one template; its second build replaces the first when it is ready. */
+export async function newBuild(
+  templates: Templates,
+  builds: Builds,
+  asked: Pick<Build, 'tenant' | 'name' | 'tags' | 'cpus' | 'memoryMb'>,
+): Promise<Build> {
+  const before = await templates.find(asked.tenant, asked.name)
+  const templateId = before?.id ?? newName('tpl')
+  const build: Build = { ...asked, id: newName('bld'), templateId, log: new BuildLog(), status: 'waiting' }
+  builds.add(build)
+  return build
 }

@@ -7,7 +7,7 @@ import type { Template } from '../../supervisor/snapshots/templates.ts'
 import { prewarm } from './contexts.ts'
 import { INTERPRETER_PORT } from './ids.ts'
 import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn } from './network.ts'
-import { type E2bSurface, PRIVATE } from './sandbox-request.ts'
+import { type E2bSurface, PRIVATE, type SandboxSurface } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
 import { findTagged } from './tags.ts'
 import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
@@ -47,7 +47,7 @@ const hasRootOf = ({ data }: Template): boolean => data.image !== undefined || d
 
 /** The template that a name means for a tenant; nothing for the host's tools alone. */
 export async function templateFor(
-  { e2b }: E2bSurface,
+  { e2b }: SandboxSurface,
   tenant: string,
   name: string,
 ): Promise<Template | undefined> {
@@ -64,7 +64,7 @@ export async function templateFor(
 }
 
 /** The hosts that a new sandbox may reach. */
-const hostsFor = ({ e2b }: E2bSurface, principal: Principal, body: CreateBody): readonly string[] =>
+const hostsFor = ({ e2b }: SandboxSurface, principal: Principal, body: CreateBody): readonly string[] =>
   hostsOf(
     body.network ?? {},
     body.allow_internet_access,
@@ -78,7 +78,7 @@ function checkMask(mask: string): string {
 }
 
 function specFor(
-  { e2b }: E2bSurface,
+  { e2b }: SandboxSurface,
   principal: Principal,
   body: CreateBody,
   { template, hosts }: { readonly template: Template | undefined; readonly hosts: readonly string[] },
@@ -124,7 +124,7 @@ function specFor(
 
 /** Creates a sandbox as E2B's clients expect it. */
 export async function createSandbox(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   principal: Principal,
   body: CreateBody,
   defaultSeconds: number,
@@ -172,7 +172,7 @@ async function closeNetwork(entry: LiveSandbox): Promise<void> {
 
 /** What a template has beyond a spec: its files, and the program that it starts. */
 async function bringUp(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   principal: Principal,
   entry: LiveSandbox,
   template: Template,

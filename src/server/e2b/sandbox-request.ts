@@ -46,6 +46,9 @@ export type E2bParts = {
 /** The server's parts together with those of E2B's API. */
 export type E2bSurface = Surface & { readonly e2b: E2bParts }
 
+/** What creating a sandbox needs of them. */
+export type SandboxSurface = Pick<E2bSurface, 'parts' | 'e2b'>
+
 /** The home directory of E2B's user. */
 export const HOME = '/home/user'
 /** The directories that each of these sandboxes has to itself. */

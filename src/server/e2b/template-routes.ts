@@ -1,4 +1,3 @@
-import { randomBytes } from 'node:crypto'
 import type { Context } from 'hono'
 import { SandboxError } from '../../model/errors.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
@@ -7,7 +6,7 @@ import { makerInForce } from '../auth.ts'
 import { bytesOf } from '../body.ts'
 import { cursorFrom, cursorOf } from '../views.ts'
 import { runBuild } from './build.ts'
-import { type Build, BuildLog } from './builds.ts'
+import { type Build, checkTemplateName, newBuild, newName } from './builds.ts'
 import { templateFor } from './create.ts'
 import { same } from './data-plane.ts'
 import { restProblem } from './errors.ts'
@@ -21,32 +20,15 @@ import { accessOf, ENVD_VERSION } from './views.ts'
 
 /** Templates, their builds, and snapshots, which are templates that a sandbox made. */
 
-const newName = (prefix: string): string => `${prefix}${randomBytes(10).toString('hex')}`
-
 /** One name is one template; its second build replaces the first when it is ready. */
 async function request(call: RestCall): Promise<Response> {
   const { surface, principal } = call
   const body = await bodyOf(call, newTemplateShape)
-  const name = body.name ?? body.alias
-  if (!name || !/^[a-z0-9][\w.:/-]*$/i.test(name))
-    throw new SandboxError(
-      'invalid-input',
-      'a template needs a name of letters, digits, `-`, `_`, `.` and `:`',
-    )
+  const name = checkTemplateName(body.name ?? body.alias)
   const tags = (body.tags ?? []).filter((tag) => tag !== 'default').map(checkTag)
-  const before = await surface.e2b.templates.find(principal.tenant, name)
-  const build: Build = {
-    id: newName('bld'),
-    templateId: before?.id ?? newName('tpl'),
-    tenant: principal.tenant,
-    name,
-    tags,
-    cpus: body.cpuCount,
-    memoryMb: body.memoryMB,
-    log: new BuildLog(),
-    status: 'waiting',
-  }
-  surface.e2b.builds.add(build)
+  const { templates, builds } = surface.e2b
+  const sizes = { cpus: body.cpuCount, memoryMb: body.memoryMB }
+  const build = await newBuild(templates, builds, { tenant: principal.tenant, name, tags, ...sizes })
   const names = { names: [name], aliases: [name], tags: tags.length > 0 ? tags : ['default'] }
   return Response.json(
     { templateID: build.templateId, buildID: build.id, public: false, ...names },

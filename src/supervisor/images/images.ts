@@ -10,7 +10,7 @@ import { PROVISION_RECIPE, provision } from './provision.ts'
 import { type Credentials, type Descriptor, type Manifest, type Mirror, Registry } from './registry.ts'
 
 /** What an image says about the programs in it. */
-export type ImageConfig = {
+type ImageConfig = {
   readonly env: Readonly<Record<string, string>>
   readonly workdir: string | undefined
   readonly user: string | undefined

@@ -43,8 +43,7 @@ const ACCEPT = [
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: 'arm64' }
 
 /** The SHA-256 of bytes, as registries write it. */
-export const digestOf = (bytes: Uint8Array): string =>
-  `sha256:${createHash('sha256').update(bytes).digest('hex')}`
+const digestOf = (bytes: Uint8Array): string => `sha256:${createHash('sha256').update(bytes).digest('hex')}`
 
 /**
  * One image at its registry. SECURITY: a tenant chooses the registry, and the registry chooses where redirects and tokens
@@ -67,7 +66,7 @@ export class Registry {
     const { json, digest, type } = await this.#manifest(this.#name.reference)
     if (!INDEX.test(type) && !Array.isArray(json.manifests)) return this.#parsed(json, digest)
     const architecture = ARCHITECTURES[process.arch]
-    const found = (json.manifests as Json[]).find(
+    const found = (json.manifests ?? []).find(
       ({ platform }) => platform?.os === 'linux' && platform?.architecture === architecture,
     )
     if (!found || !DIGEST.test(String(found.digest)))
@@ -230,8 +229,18 @@ export class Registry {
   }
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: what a registry sends; each field is checked where it is used
-type Json = any
+/** What a registry sends; each field is checked where it is used. */
+type Json = {
+  readonly mediaType?: unknown
+  readonly manifests?: readonly Json[]
+  readonly platform?: { readonly os?: unknown; readonly architecture?: unknown }
+  readonly config?: Json
+  readonly layers?: readonly Json[]
+  readonly digest?: unknown
+  readonly size?: unknown
+  readonly token?: unknown
+  readonly access_token?: unknown
+}
 
 const basicOf = ({ username, password }: Credentials): string =>
   `Basic ${Buffer.from(`${username}:${password}`).toString('base64')}`

@@ -21,7 +21,7 @@ import { removeTree } from '../private-directories.ts'
 export type { VolumeRow } from '../../store/volumes.ts'
 
 /** The operator's limits for volumes. */
-export type VolumeLimits = VolumeQuota & {
+type VolumeLimits = VolumeQuota & {
   /** The size of a volume that is created without one. */
   readonly defaultMb: number
   /** The largest size of one volume. */
