@@ -4,7 +4,7 @@ import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { ConnectError } from './errors.ts'
 import { Kernel } from './kernel.ts'
 import { type Language, languageOf } from './languages.ts'
-import { type E2bSurface, HOME } from './sandbox-request.ts'
+import { HOME, type SandboxSurface } from './sandbox-request.ts'
 
 /** The contexts of the code interpreter: each has a kernel of its own, which keeps its state. */
 
@@ -69,7 +69,7 @@ export function defaultContext(entry: LiveSandbox, name: string | undefined): Co
 
 /** The running kernel of a context, which is started if there is none. */
 export async function kernelOf(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   { sandbox, tenant }: { readonly sandbox: OpenSandbox; readonly tenant: string },
   context: CodeContext,
 ): Promise<Kernel> {
@@ -91,7 +91,7 @@ export function stopKernel(context: CodeContext): void {
 }
 
 /** Starts the Python kernel of a sandbox before the first code comes. A failure is reported to that code. */
-export async function prewarm(surface: E2bSurface, sandbox: OpenSandbox, tenant: string): Promise<void> {
+export async function prewarm(surface: SandboxSurface, sandbox: OpenSandbox, tenant: string): Promise<void> {
   const context = contextsIn(sandbox).get('default-python')
   if (!context || context.kernel) return
   const kernel = await kernelOf(surface, { sandbox, tenant }, context).catch(() => undefined)

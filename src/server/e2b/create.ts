@@ -7,7 +7,7 @@ import type { Template } from '../../supervisor/snapshots/templates.ts'
 import { prewarm } from './contexts.ts'
 import { INTERPRETER_PORT } from './ids.ts'
 import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn } from './network.ts'
-import { type E2bSurface, PRIVATE, type SandboxSurface } from './sandbox-request.ts'
+import { PRIVATE, type SandboxSurface } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
 import { findTagged } from './tags.ts'
 import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
@@ -154,7 +154,7 @@ export async function createSandbox(
  * ready for the next create.
  */
 function preparationOf(
-  surface: E2bSurface,
+  surface: SandboxSurface,
   { templateID }: CreateBody,
   template: Template | undefined,
 ): CreateRequest['prepare'] {

@@ -2,13 +2,13 @@ import { randomBytes } from 'node:crypto'
 import { type ExecRequest, ExecSession } from '../../supervisor/exec/exec-session.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import { assertInstalled, type CodeRequest, KERNELS, type Language, rowOf } from './languages.ts'
-import type { E2bSurface } from './sandbox-request.ts'
+import type { SandboxSurface } from './sandbox-request.ts'
 
 /** A program in the sandbox that runs code and keeps what it defined (guest/kernels). */
 
 /** What a kernel is started with. */
 export type KernelParts = {
-  readonly surface: E2bSurface
+  readonly surface: SandboxSurface
   readonly sandbox: OpenSandbox
   /** Whose output it is. */
   readonly tenant: string
