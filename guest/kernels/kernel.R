@@ -7,7 +7,8 @@
 local(envir = .ringfence, {
   mark <- paste0("\x1e", Sys.getenv("RINGFENCE_KERNEL"), " ")
   Sys.unsetenv("RINGFENCE_KERNEL")
-  requests <- file("stdin", open = "r", encoding = "UTF-8")
+  if (!l10n_info()$`UTF-8`) invisible(Sys.setlocale("LC_CTYPE", "C.UTF-8"))
+  requests <- file("stdin", open = "r")
   answers <- stdout()
   count <- 0L
   plots <- tempfile("plot")
