@@ -201,7 +201,7 @@ describe('a command that may run', () => {
     expect(places).toMatchObject([{ workspace: '/w', cwd: '/w/sub', own: ['/tmp'] }])
   })
 
-  test('also when that is another place than the sandbox’s', async () => {
+  test('also when that is another directory than the sandbox’s', async () => {
     const { open, places } = testGate()
     await (await open()).exec('rm -rf *', { cwd: '/w/other' })
     expect(places).toMatchObject([{ workspace: '/w', cwd: '/w/other', own: ['/tmp'] }])
@@ -386,7 +386,7 @@ describe('opening', () => {
     expect(await codeOf(testGate().gate.open(spec))).toBe(code)
   })
 
-  test('a wall that is not there is on record', async () => {
+  test('an unavailable backend is recorded', async () => {
     const { gate, trail } = testGate()
     await codeOf(gate.open({ workspace: '/w', agentId: 'agent-7' }))
     expect(trail.events).toMatchObject([

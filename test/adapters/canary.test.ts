@@ -136,7 +136,7 @@ const mcpCalls = (command: string): string =>
     .map((message) => `${JSON.stringify(message)}\n`)
     .join('')
 
-test('the control: a program without a wall finds them', async () => {
+test('control: a program without a sandbox finds them', async () => {
   const { said } = await new Promise<Ran>((resolve) => {
     const child = spawn('bash', ['look.sh'], { env: { ...env(), CONTROL: 'yes' }, cwd: workspace })
     let said = ''

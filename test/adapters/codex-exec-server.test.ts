@@ -148,7 +148,7 @@ const start = (processId: string, script: string, more: object = {}) => ({
 })
 
 describe('the protocol', () => {
-  test('is closed to whoever does not know the secret, and to web pages', async () => {
+  test('rejects clients without the secret, and web pages', async () => {
     const wrong = url.replace(/[^/]+$/, 'guess')
     await expect(Client.open(wrong)).rejects.toThrow(/401/)
     await expect(Client.open(url, { origin: 'https://evil.example' })).rejects.toThrow(/401/)

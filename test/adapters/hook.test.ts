@@ -100,7 +100,7 @@ test('a broken policy blocks too', () => {
   expect(hook(['claude-code', '--config', config], call('Bash', { command: 'ls' })).status).toBe(2)
 })
 
-describe('the place of a call', () => {
+describe('the directory of a call', () => {
   const sub = join(workspace, 'sub')
   mkdirSync(sub)
 

@@ -245,7 +245,7 @@ describe('an end at any moment', () => {
       }
     })
 
-  test('a cancel while the wall goes up leaves no process', { timeout: 600_000 }, async () => {
+  test('a cancel while the sandbox starts leaves no process', { timeout: 600_000 }, async () => {
     const tries = process.env.RINGFENCE_FULL ? 2000 : 60
     const before = new Set(ours())
     for (let done = 0; done < tries; done++) {
@@ -259,7 +259,7 @@ describe('an end at any moment', () => {
     expect(await until(() => ours().every((pid) => before.has(pid)))).toBe(true)
   })
 
-  test('a refusal while the wall goes up leaves no process', async () => {
+  test('a refusal while the sandbox starts leaves no process', async () => {
     const before = new Set(ours())
     for (let done = 0; done < 30; done++) {
       await using sandbox = await Sandbox.create({ workspace }, options)

@@ -79,7 +79,7 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     }, 2 * MINUTES)
 
     test.each(['state', 'memory'])(
-      '%s cut short: it is made anew',
+      '%s truncated: it is created again',
       { timeout: 2 * MINUTES },
       async (part) => {
         const before = templates()

@@ -113,7 +113,7 @@ describe('JavaScript', () => {
 })
 
 describe('contexts', () => {
-  test('are apart from each other, start anew and go', async () => {
+  test('are separate, restart and end', async () => {
     const one = await sandbox.createCodeContext({ language: 'python', cwd: '/tmp' })
     const two = await sandbox.createCodeContext({ language: 'python' })
     await sandbox.runCode('name = "one"', { context: one })

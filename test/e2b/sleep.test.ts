@@ -120,7 +120,7 @@ describe('a sandbox that pauses at its timeout', () => {
 })
 
 describe('without its memory', () => {
-  test('a sandbox keeps its files, its network and its id, and starts anew', async () => {
+  test('a sandbox keeps its files, its network and its id, and starts again', async () => {
     const one = await e2b.Sandbox.create({ ...here.options, envs: { COLOUR: 'red' }, timeoutMs: 60_000 })
     await one.files.write('f', 'kept', { metadata: { a: 'b' } })
     await one.commands.run('echo w > /workspace/w; echo t > /tmp/t')

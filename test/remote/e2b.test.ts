@@ -169,7 +169,7 @@ describe('through the gate', () => {
   })
 })
 
-describe('seed 001’s class', () => {
+describe('the class E2BSandbox', () => {
   test('ensureSandbox, files, scripts, destroy', async () => {
     const sandbox = new E2BSandbox({ compose })
     await sandbox.writeFile('/home/user/a.txt', 'text')
@@ -223,7 +223,7 @@ describe('seed 001’s class', () => {
   })
 })
 
-describe('whoever answers instead of E2B', () => {
+describe('a server that is not E2B', () => {
   const answering = async (answer: (url: string) => { status: number; body: string }) => {
     const server = createServer((request, response) => {
       const { status, body } = answer(request.url ?? '')

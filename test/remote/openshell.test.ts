@@ -172,7 +172,7 @@ describe('remote, with a stand-in for the gateway', () => {
 })
 
 describe('mirror', () => {
-  test('is this host’s own wall with the workspace in it, never a bare shell', async () => {
+  test('is a local sandbox with the workspace in it, never a bare shell', async () => {
     const workspace = join(dir, 'mirrored')
     mkdirSync(workspace)
     const compose = composeFor(gateway.url, { RINGFENCE_OPENSHELL_MODE: 'mirror' })
@@ -183,7 +183,7 @@ describe('mirror', () => {
     expect(await sandbox.layers()).toContain('seccomp')
   })
 
-  test('without a wall there is nothing to mirror behind', async () => {
+  test('mirror mode needs a local backend', async () => {
     await expect(openshell({ mode: 'mirror' }, new SandboxRegistry()).probe()).rejects.toMatchObject({
       code: 'backend-unavailable',
     })

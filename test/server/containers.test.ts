@@ -277,7 +277,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
   })
 
   test.runIf(backend === 'docker' && !out)(
-    'a server that starts removes what its dead left, and only that',
+    'a server that starts removes what crashed servers left, and only that',
     {
       timeout: MINUTES,
     },

@@ -77,7 +77,7 @@ async function carried(id: string): Promise<{ readonly given: string | undefined
 }
 
 describe('a secret of the operator', () => {
-  test('is lent to its tenant for its place; a reload replaces it in sandboxes that run, or takes it back', async () => {
+  test('is available to its tenant for its host; a reload replaces or withdraws it in running sandboxes', async () => {
     const made = await make(red, `TOKEN=LENT@http://${at}`)
     expect(made.status, made.text).toBe(201)
     const first = await carried(made.json.id)
@@ -103,7 +103,7 @@ describe('a secret of the operator', () => {
     await reload(declared(join(home.dir, 'value')))
   })
 
-  test('is not lent to others, nor for another place', async () => {
+  test('is not available to others, nor for another host', async () => {
     const other = await make(blue, `TOKEN=LENT@http://${at}`)
     expect(other, other.text).toMatchObject({ status: 403, json: { code: 'forbidden' } })
     for (const key of [red, home.admin]) {

@@ -140,7 +140,7 @@ describe('memory', () => {
 })
 
 describe('fairness', () => {
-  test('a tenant whose commands sleep in every place does not keep another waiting', async () => {
+  test('a tenant whose commands sleep in every slot does not keep another waiting', async () => {
     const [sleeping, waking] = [await make(red), await make(blue)]
     const sleeps = Array.from({ length: 70 }, () =>
       home.call('POST', `/v1/sandboxes/${sleeping}/exec`, { key: red, body: { command: 'sleep 600' } }),

@@ -42,7 +42,7 @@ describe.each([
   ['/v1', v1],
   ['E2B’s routes', e2b],
 ])('%s', (_, create) => {
-  test('a tenant has half of the places, whatever its number of keys, and others find room', async () => {
+  test('a tenant has half of the sandboxes, whatever its number of keys, and others find room', async () => {
     const made = await Promise.all([create('red'), create('second')])
     for (const one of made) expect(one.status, one.text).toBe(201)
     for (const who of ['red', 'second']) {
@@ -78,7 +78,7 @@ test('creates at the same moment share the same ceiling', async () => {
   await end(...good)
 })
 
-test('the setting of the server is read anew', async () => {
+test('a reload applies the setting of the server', async () => {
   writeFileSync(
     join(home.dir, 'ringfence.toml'),
     `${SMALL.replace('[server]', '[server]\nmax_sandboxes_per_tenant = 1')}`,

@@ -59,7 +59,7 @@ describe('questions about hosts', () => {
     expect(allowed).toEqual(['a.example:443'])
   })
 
-  it('are not repeated after a no, until the list is set anew', async () => {
+  it('are not repeated after a rejection, until the list is set again', async () => {
     const refused = admit()
     await turn()
     asked[0]?.answer({ state: 'rejected', by: 'key_1', reason: 'use the mirror' })
