@@ -124,6 +124,16 @@ rm -rf /usr/share/doc; ls /usr/share/doc 2>/dev/null | wc -l`
     expect(statSync(diskOf(sandbox)).mode & 0o777).toBe(0o600)
   })
 
+  test('keeps its devices, and the agent keeps its descriptors to itself', async () => {
+    await using sandbox = await host.open()
+    const before = ['/dev/null', '/dev/tty', '/dev/urandom'].map((path) => statSync(path).mode)
+    const script =
+      'for d in null tty urandom; do chmod 600 /dev/$d; chown 1000 /dev/$d; rm -f /dev/$d; done 2>/dev/null; ls -l /proc/self/fd | wc -l'
+    await sh(sandbox, script, 'root')
+    expect(['/dev/null', '/dev/tty', '/dev/urandom'].map((path) => statSync(path).mode)).toEqual(before)
+    expect(await sh(sandbox, 'sudo ls /proc/self/fd | tr "\\n" " "')).toBe('0 1 2 3 ')
+  })
+
   test('has every process of a sandbox in the sandbox’s own range of ids', async () => {
     const sandboxes = await Promise.all(Array.from({ length: 6 }, () => host.open()))
     try {

@@ -2,6 +2,7 @@ import { spawn } from 'node:child_process'
 import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { hostPath } from '../../src/host/files/facts.ts'
 import { Sandbox as LibrarySandbox } from '../../src/index.ts'
 import { isRoot, type RootHost, rootHost, sh } from './root-host.ts'
 
@@ -103,7 +104,31 @@ describe('where it cannot be had', () => {
     const write = [join(host.base, 'work')]
     mkdirSync(write[0] as string)
     await expect(host.open({ write })).rejects.toThrow(/not supported together/)
+    await expect(host.open({ network: { mode: 'full' } })).rejects.toThrow(/not supported together/)
     await expect(host.open({ backend: 'native', waive: [] })).rejects.toThrow(/writable root/)
+  })
+
+  test.runIf(isRoot)('a sandbox that only prefers it does without, and the reason is known', async () => {
+    const reasons: string[] = []
+    const { fact } = hostPath('/proc')
+    // A file system that cannot translate ids.
+    const broken = {
+      unavailable: () => undefined,
+      has: () => false,
+      fail: (reason: string) => void reasons.push(reason),
+      prepare: async (request: Parameters<typeof host.roots.prepare>[0]) => {
+        const root = await host.roots.prepare(request)
+        return { ...root, layers: [{ target: '/', lower: [fact as NonNullable<typeof fact>] }] }
+      },
+    }
+    const sandbox = await host.open({ root: 'preferred' }, broken as unknown as typeof host.roots)
+    expect(sandbox.plan.root).toBeUndefined()
+    expect((await sandbox.exec(['id', '-un'])).outcome).toEqual({ kind: 'exited', code: 0 })
+    expect(reasons.join()).toMatch(/cannot translate ids/)
+    await sandbox.close()
+    await expect(
+      host.open({}, broken as unknown as typeof host.roots).then((one) => one.layers()),
+    ).rejects.toThrow(/cannot translate ids/)
   })
 
   test.runIf(!isRoot)('a server of an ordinary user names the fix', async () => {

@@ -12,7 +12,8 @@ import type { Sandbox } from '../../src/supervisor/sandbox.ts'
 export type RootHost = {
   readonly base: string
   readonly events: Event[]
-  readonly open: (spec?: Spec) => Promise<Sandbox>
+  readonly roots: WritableRoots
+  readonly open: (spec?: Spec, roots?: WritableRoots) => Promise<Sandbox>
   readonly close: () => Promise<void>
 }
 
@@ -29,12 +30,14 @@ export async function rootHost(): Promise<RootHost> {
   const ringfence = await compose({ env, cwd: base, trail })
   const directories = new PrivateDirectories(join(state, 'homes'))
   const roots = new WritableRoots(join(state, 'roots'), agentPath())
-  const opening = openWithPrivateDirectories(ringfence.gate, { directories, roots, newId })
+  const opening = (from: WritableRoots) =>
+    openWithPrivateDirectories(ringfence.gate, { directories, roots: from, newId })
   return {
     base,
     events,
-    open: (spec = {}) =>
-      opening(
+    roots,
+    open: (spec = {}, from = roots) =>
+      opening(from)(
         { backend: 'bubblewrap', private: ['/home/user', '/workspace'], root: 'writable', ...spec },
         {},
       ),
