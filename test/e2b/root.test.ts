@@ -129,6 +129,29 @@ describe.runIf(isRoot)('a machine of one’s own', () => {
     await one.kill()
   })
 
+  test('`/v1` has it with a template, or when asked for', async () => {
+    const { call } = here.server
+    for (const body of [{ template: 'base' }, { root: 'writable', limits: { disk_mb: 50 } }]) {
+      const made = await call('POST', '/v1/sandboxes', { body })
+      expect(made.status, made.text).toBe(201)
+      const exec = (command: string, user?: string) =>
+        call('POST', `/v1/sandboxes/${made.json.id}/exec`, { body: { command, ...(user ? { user } : {}) } })
+      expect((await exec('id -un; pwd; sudo id -un')).json.stdout).toBe('user\n/home/user\nroot\n')
+      expect((await exec('mkdir /data && id -un', 'root')).json.stdout).toBe('root\n')
+      await call('DELETE', `/v1/sandboxes/${made.json.id}`)
+    }
+    const plain = await call('POST', '/v1/sandboxes', { body: {} })
+    const refused = await call('POST', `/v1/sandboxes/${plain.json.id}/exec`, {
+      body: { command: 'id', user: 'root' },
+    })
+    expect(refused).toMatchObject({
+      status: 400,
+      json: { message: expect.stringContaining('no user `root`') },
+    })
+    const docker = await call('POST', '/v1/sandboxes', { body: { backend: 'docker', root: 'writable' } })
+    expect(docker.status).toBe(501)
+  })
+
   test('a pause without memory keeps it, whatever root left in the way', async () => {
     const one = await e2b.Sandbox.create(here.options)
     await one.commands.run(PREPARE, { user: 'root' })
