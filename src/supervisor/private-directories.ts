@@ -99,6 +99,8 @@ type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'>
   readonly isSuspended?: boolean
   /** The disk of a snapshot that a writable root starts from. */
   readonly disk?: string | undefined
+  /** The layers of an image under a writable root, the topmost first; absent: the host's programs. */
+  readonly lower?: readonly string[] | undefined
 }
 
 /** Wraps the gate's `open` for sandboxes that may have private directories. */
@@ -106,7 +108,7 @@ export const openWithPrivateDirectories =
   (gate: Pick<Gate, 'open'>, parts: PrivateParts) =>
   async (
     spec: Spec,
-    { id = parts.newId('sb'), isSuspended = false, disk, ...options }: Opening,
+    { id = parts.newId('sb'), isSuspended = false, disk, lower, ...options }: Opening,
   ): Promise<Sandbox> => {
     const { directories, roots } = parts
     const count = spec.private?.length ?? 0
@@ -117,7 +119,7 @@ export const openWithPrivateDirectories =
       const dir = directories.of(id)
       // A suspended sandbox gets what it had.
       const root = !isSuspended ? spec.root : roots?.has(dir) ? 'writable' : 'read-only'
-      const prepare = (diskMb: number) => (roots as WritableRoots).prepare({ dir, diskMb, from: disk })
+      const prepare = (diskMb: number) => (roots as WritableRoots).prepare({ dir, diskMb, from: disk, lower })
       const preparation = roots && { unavailable: () => roots.unavailable(), prepare }
       const open = (one: Spec['root']) =>
         gate.open({ ...spec, ...(one && { root: one }) }, { id, ...options, own, root: preparation })

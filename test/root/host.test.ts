@@ -1,5 +1,13 @@
 import { spawn } from 'node:child_process'
-import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { hostPath } from '../../src/host/files/facts.ts'
@@ -133,5 +141,29 @@ describe('where it cannot be had', () => {
 
   test.runIf(!isRoot)('a server of an ordinary user names the fix', async () => {
     await expect(host.open()).rejects.toMatchObject({ hint: 'start `ringfence serve` as root' })
+  })
+})
+
+describe.runIf(isRoot && existsSync('/bin/busybox'))('an image', () => {
+  test('is the lower layer instead of the host’s programs', { timeout: 60_000 }, async () => {
+    // The smallest one: a static shell, and what an image has of users.
+    const tree = join(host.base, 'tree')
+    for (const dir of ['bin', 'etc', 'usr/bin']) mkdirSync(join(tree, dir), { recursive: true })
+    copyFileSync('/bin/busybox', join(tree, 'bin/busybox'))
+    for (const name of ['sh', 'id', 'cat', 'touch', 'ls', 'stat'])
+      symlinkSync('busybox', join(tree, 'bin', name))
+    writeFileSync(
+      join(tree, 'etc/passwd'),
+      'root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n',
+    )
+    writeFileSync(join(tree, 'etc/group'), 'root:x:0:\nuser:x:1000:\n')
+    await using sandbox = await host.open({}, undefined, { lower: [tree] })
+    const { stdout } = await sandbox.exec([
+      'sh',
+      '-c',
+      'id -un; ls /; ls /usr/bin; sudo touch /bin/x; stat -c %U /bin/x',
+    ])
+    expect(Buffer.from(stdout).toString()).toMatch(/^user\nbin\n[\s\S]*\nsudo\nroot\n$/)
+    expect(readdirSync(join(tree, 'bin'))).not.toContain('x')
   })
 })

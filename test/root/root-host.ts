@@ -13,7 +13,11 @@ export type RootHost = {
   readonly base: string
   readonly events: Event[]
   readonly roots: WritableRoots
-  readonly open: (spec?: Spec, roots?: WritableRoots) => Promise<Sandbox>
+  readonly open: (
+    spec?: Spec,
+    roots?: WritableRoots,
+    options?: { readonly lower?: readonly string[] },
+  ) => Promise<Sandbox>
   readonly close: () => Promise<void>
 }
 
@@ -36,10 +40,10 @@ export async function rootHost(): Promise<RootHost> {
     base,
     events,
     roots,
-    open: (spec = {}, from = roots) =>
+    open: (spec = {}, from = roots, options = {}) =>
       opening(from)(
         { backend: 'bubblewrap', private: ['/home/user', '/workspace'], root: 'writable', ...spec },
-        {},
+        options,
       ),
     close: async () => {
       await ringfence.close()
