@@ -51,6 +51,12 @@ describe.runIf(isRoot)('installing', () => {
     ).toMatch(/no packages found[\s\S]*No such file/)
   })
 
+  test('a package with a `sudo` of its own leaves ours in place', { timeout: 120_000 }, async () => {
+    await sandbox.files.write('/tmp/sudo.deb', debianPackage(host.base, 'sudo'))
+    const said = await sh(sandbox, 'sudo dpkg -i /tmp/sudo.deb >/dev/null 2>&1; sudo id -un; sudo.distrib')
+    expect(said).toBe('root\nsudo runs\n')
+  })
+
   test('apt-get from a repository in a directory, and its removal', { timeout: 120_000 }, async () => {
     await sandbox.files.write('/srv/repo/two.deb', debianPackage(host.base, 'rftwo'))
     const said = await sh(

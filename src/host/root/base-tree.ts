@@ -24,7 +24,7 @@ import { hostFingerprint, observeLayout, readText } from '../system.ts'
  */
 
 /** Raise it when the content of the tree changes. */
-const RECIPE = '2'
+const RECIPE = '3'
 
 const ETC = [
   ...['alternatives', 'ld.so.cache', 'ld.so.conf', 'ld.so.conf.d', 'localtime', 'timezone'],
@@ -211,8 +211,14 @@ function buildUsr(usr: string, agent: string): void {
   if (!existsSync('/usr/bin/python')) symlinkSync('python3', join(usr, 'bin/python'))
 }
 
+/** A package that brings a `sudo` does not replace ours, which works: dpkg moves its file aside. */
+function buildDpkg(dpkg: string): void {
+  const host = readText('/var/lib/dpkg/diversions') ?? ''
+  writeText(dpkg, 'diversions', `${host}/usr/bin/sudo\n/usr/bin/sudo.distrib\n:\n`)
+}
+
 /**
- * The directories of a root over the host's programs are `root` and `usr` in this directory; `tools` lies over an image.
+ * The directories of a root over the host's programs are `root`, `usr` and `dpkg` in this directory; `tools` lies over an image.
  */
 export async function baseTree(dir: string, agent: string): Promise<string> {
   const seen = [
@@ -234,6 +240,7 @@ export async function baseTree(dir: string, agent: string): Promise<string> {
     await buildRoot(join(draft, 'root'))
     buildUsr(join(draft, 'usr'), agent)
     buildTools(join(draft, 'tools', 'usr'), agent)
+    buildDpkg(join(draft, 'dpkg'))
     renameSync(draft, path)
   } finally {
     rmSync(draft, { recursive: true, force: true })

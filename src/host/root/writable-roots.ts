@@ -45,7 +45,7 @@ async function copied(from: string, to: string, diskMb: number): Promise<void> {
 const hostLayers = (base: string): readonly RootLayer[] => [
   { target: '/', lower: [factOf(join(base, 'root'))] },
   { target: '/usr', lower: [factOf(join(base, 'usr')), factOf('/usr')] },
-  ...(existsSync(DPKG) ? [{ target: DPKG, lower: [factOf(DPKG)] }] : []),
+  ...(existsSync(DPKG) ? [{ target: DPKG, lower: [join(base, 'dpkg'), DPKG].map(factOf) }] : []),
 ]
 
 /** An image with our tools. */
