@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { canHaveRoot } from '../root/root-host.ts'
 import { client, type Loose, type World, world } from './kit.ts'
 
 /** What users of E2B do in the first hour on a machine of their own: root, sudo, packages, `/app`. */
 
-const isRoot = process.getuid?.() === 0
 let here: World
 let e2b: Loose
 let sandbox: Loose
@@ -19,7 +19,7 @@ const run = async (line: string, options: Loose = {}): Promise<string> => {
   return stdout
 }
 
-describe.runIf(isRoot)('a machine of one’s own', () => {
+describe.runIf(canHaveRoot)('a machine of one’s own', () => {
   test('commands run as `user`, root and others', async () => {
     expect(await run('whoami; pwd; echo $HOME')).toBe('user\n/home/user\n/home/user\n')
     expect(await run('whoami; pwd; echo $HOME', { user: 'root' })).toBe('root\n/root\n/root\n')

@@ -21,7 +21,12 @@ export type RootHost = {
   readonly close: () => Promise<void>
 }
 
-export const isRoot = process.getuid?.() === 0
+/** Whether this host can give a sandbox a writable root; in CI a test that cannot run is a failure. */
+export const canHaveRoot = ((): boolean => {
+  const missing = new WritableRoots('/nonexistent', '/nonexistent').unavailable()
+  if (missing && process.getuid?.() === 0 && process.env.CI) throw new Error(missing.reason)
+  return missing === undefined
+})()
 export const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
 
 export async function rootHost(): Promise<RootHost> {
