@@ -46,7 +46,7 @@ export type StartIo = Omit<ExecIo, 'stdin' | 'last'> & {
 }
 
 /** A command that `sudo` inside a command asks to start as another user of the sandbox. */
-export type RaisedCommand = { readonly user: string; readonly argv: readonly string[] }
+type RaisedCommand = { readonly user: string; readonly argv: readonly string[] }
 
 /** A command that runs; the caller writes to it, signals it and waits for its result. */
 export interface RunningCommand {

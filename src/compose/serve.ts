@@ -123,6 +123,8 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
   const { ringfence, store } = grown
   const live: Live = { config: ringfence.config }
+  const missing = grown.roots.unavailable()
+  if (missing) options.log?.(`sandboxes have a read-only root: ${missing.reason} (${missing.fix})`)
   const e2b = e2bParts(grown, live)
   const parts = partsOf(options, grown, live, e2b)
   const retention = retentionOf(options, grown, live, parts.supervisor)

@@ -1,4 +1,4 @@
-import { existsSync, mkdtempSync, readdirSync, readFileSync } from 'node:fs'
+import { closeSync, existsSync, mkdtempSync, openSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Backend, BackendSandbox } from '../../src/backends/backend.ts'
 import { missingOf, SandboxRegistry } from '../../src/backends/registry.ts'
@@ -44,12 +44,17 @@ async function succeedsAsRoot(
   const root = await roots.prepare({ dir, diskMb })
   const spec = { backend: backend.name, private: [workspace], root: 'writable', read: [world.probe], waive }
   const sandbox = await openFor(backend, { ...spec, ...attack.spec, limits }, root)
+  let seen: number | undefined
   try {
     const argv = ['/bin/bash', '-c', `cd ${workspace}\n${attack.script(world, workspace)}`] as const
     const result = await sandbox.exec({ argv, user: 'root' })
-    return await attack.succeeded(result, world, await seenFromHost(sandbox, workspace))
+    // Held open, so that it can be looked at when the sandbox is gone.
+    seen = openSync(await seenFromHost(sandbox, workspace), 'r')
+    await sandbox.close()
+    return await attack.succeeded(result, world, `/proc/self/fd/${seen}`)
   } finally {
     await sandbox.close()
+    if (seen !== undefined) closeSync(seen)
   }
 }
 

@@ -86,6 +86,14 @@ describe.runIf(isRoot)('a machine of one’s own', () => {
     await server.kill()
   })
 
+  test('a full disk is told as such', async () => {
+    const small = await world('[policy]\nmax_disk_mb = 8\n')
+    const one = await e2b.Sandbox.create(small.options)
+    await expect(one.files.write('/app/big', 'x'.repeat(12_000_000))).rejects.toThrow(e2b.NotEnoughSpaceError)
+    expect((await one.commands.run('rm /app/big; echo again')).stdout).toBe('again\n')
+    await small.close()
+  })
+
   const PREPARE = [
     'echo kept > /opt/kept && chown www-data /opt/kept && chmod 0755 /opt/kept',
     'rm /usr/bin/yes && useradd -m eve',

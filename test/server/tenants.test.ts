@@ -90,6 +90,7 @@ const OF_THE_HOST: readonly (readonly [
 const HARMLESS = [
   'min_isolation',
   'template',
+  'root',
   'limits',
   'env',
   'metadata',

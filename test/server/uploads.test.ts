@@ -36,7 +36,7 @@ test('snapshots have a room of their own for each tenant, and what does not fit 
   const store = await openStore({ stateDir: dir, databaseUrl: '' })
   const files = join(dir, 'snapshots')
   const templates = new Templates(store, files)
-  const live = { backend: 'bubblewrap', files: { pack: () => bytes(4) } } as unknown as OpenSandbox
+  const live = { backend: 'bubblewrap', plan: {}, files: { pack: () => bytes(4) } } as unknown as OpenSandbox
   const keep = (tenant: string, id: string) =>
     templates.keep(live, ['/home/user', '/tmp'], {
       id,

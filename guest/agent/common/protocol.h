@@ -74,7 +74,6 @@ enum {
 #define READY_GUARD "Guard" /* key in the ready frame: 1 when changes of names are supervised */
 #define READY_IDS "Ids" /* key in the ready frame: the host id of the sandbox's root user, where it has one */
 #define STAGE "/run/ringfence/stage" /* where the launcher assembles a writable root, in a mount namespace of its own */
-#define SUDO_SOCKET "/run/ringfence/sudo" /* where PID 1 takes the requests of `sudo` */
 #define READY_TOKEN "Token" /* key in the ready frame: what the host called this machine */
 #define READY_FILLED "Filled" /* key in the ready frame: when the machine's files had been copied in, in ns */
 

@@ -13,6 +13,9 @@
 
 #include "session/commands.h"
 
+/* Where PID 1 takes requests. */
+#define SUDO_SOCKET "/run/ringfence/sudo"
+
 /* The longest request; a socket carries no more in one message. */
 enum { MAX_SUDO_REQUEST = 160 * 1024 };
 

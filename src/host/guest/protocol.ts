@@ -117,8 +117,6 @@ export const READY_GUARD = 'Guard'
 export const READY_IDS = 'Ids'
 /** where the launcher assembles a writable root, in a mount namespace of its own */
 export const STAGE = '/run/ringfence/stage'
-/** where PID 1 takes the requests of `sudo` */
-export const SUDO_SOCKET = '/run/ringfence/sudo'
 /** key in the ready frame: what the host called this machine */
 export const READY_TOKEN = 'Token'
 /** key in the ready frame: when the machine's files had been copied in, in ns */

@@ -45,6 +45,7 @@ async function program(name: string, args: readonly string[], what: string): Pro
   throw new SandboxError('launch-failed', `cannot ${what}: ${said}`)
 }
 const COPY_MS = 600_000
+const SPARE_MS = 100
 
 /** Writes what is in memory of the file system at this path to its disk. */
 export const syncDisk = (path: string): Promise<void> => program('sync', ['-f', path], 'write a disk')
@@ -78,7 +79,8 @@ export class DiskImages {
     else renameSync(ready, path)
     if (ready === undefined && spare) void spare.path.then((other) => other && rmSync(other, { force: true }))
     chmodSync(path, 0o600)
-    this.#prepare(mb)
+    // After the sandbox has started: creating a process would delay it.
+    setTimeout(() => this.#prepare(mb), SPARE_MS).unref()
   }
 
   #prepare(mb: number): void {

@@ -67,7 +67,11 @@ export function idRanges(): IdRanges | { readonly reason: string } {
     map: readText('/proc/self/uid_map') ?? '',
   })
   if ('reason' in found) return found
-  mkdirSync(STAGE, { recursive: true, mode: 0o755 })
-  mkdirSync(LOCKS, { recursive: true, mode: 0o700 })
+  try {
+    mkdirSync(STAGE, { recursive: true, mode: 0o755 })
+    mkdirSync(LOCKS, { recursive: true, mode: 0o700 })
+  } catch (error) {
+    return { reason: `cannot create ${LOCKS}: ${(error as Error).message}` }
+  }
   return { ...found, locks: LOCKS }
 }

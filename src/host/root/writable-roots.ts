@@ -73,7 +73,7 @@ export class WritableRoots {
       }
     this.#ids ??= idRanges()
     if ('reason' in this.#ids)
-      return { reason: this.#ids.reason, fix: 'free these ids in /etc/subuid and /etc/subgid' }
+      return { reason: this.#ids.reason, fix: 'see docs/writable-root.md, "Requirements"' }
     return this.#failed === undefined || Date.now() - this.#failed.at > RETRY_MS
       ? undefined
       : {

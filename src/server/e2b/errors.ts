@@ -111,7 +111,9 @@ export function restProblem(error: unknown, log: Log): Response {
     return numbered(500, 'internal error')
   }
   const retry = error.retryAfterSecs === undefined ? {} : { 'retry-after': String(error.retryAfterSecs) }
-  return numbered(error.httpStatus, lineOf(error), retry)
+  // E2B's clients take 507 for a disk that has no space left.
+  const status = error.code === 'resource-exhausted' ? 507 : error.httpStatus
+  return numbered(status, lineOf(error), retry)
 }
 
 const numbered = (code: number, message: string, headers: Record<string, string> = {}): Response =>

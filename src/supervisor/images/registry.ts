@@ -43,8 +43,7 @@ const ACCEPT = [
 const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'amd64', arm64: 'arm64' }
 
 /** The SHA-256 of bytes, as registries write it. */
-const digestOf = (bytes: Uint8Array): string =>
-  `sha256:${createHash('sha256').update(bytes).digest('hex')}`
+const digestOf = (bytes: Uint8Array): string => `sha256:${createHash('sha256').update(bytes).digest('hex')}`
 
 /**
  * One image at its registry. SECURITY: a tenant chooses the registry, and the registry chooses where redirects and tokens

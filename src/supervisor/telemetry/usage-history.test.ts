@@ -13,7 +13,7 @@ function halfBusy(): { readonly entry: LiveSandbox; readonly end: () => void } {
     end = resolve
   })
   const usage = () => ({ cpuMs: (Date.now() - createdAt) / 2, memoryBytes: 1000 })
-  const entry = { id: 'sb_1', row: { createdAt }, state: 'ready', sandbox: { usage }, gone }
+  const entry = { id: 'sb_1', row: { createdAt }, state: 'ready', sandbox: { usage, plan: {} }, gone }
   return { entry: entry as unknown as LiveSandbox, end }
 }
 
