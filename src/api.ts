@@ -68,7 +68,7 @@ export async function wrap(
   }
 }
 
-/** SECURITY: time and output are limited by whoever reads the process, and that is the caller here: refused, not ignored. */
+/** SECURITY: time and output can only be limited by the process that reads the output, here the caller: refused, not ignored. */
 function refuseUnheldLimits({ limits }: Plan): void {
   const unheld = (['wallMs', 'idleMs', 'outputBytes'] as const).filter((name) => limits[name] !== undefined)
   if (unheld.length === 0) return

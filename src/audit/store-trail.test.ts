@@ -107,7 +107,7 @@ describe('the trail in a store', () => {
     expect(await verify()).toMatchObject({ ok: false, seq: 6 })
   })
 
-  test('an emptied store is not started anew', async () => {
+  test('an emptied store is not started again', async () => {
     await append(5)
     await tamper('DELETE FROM trail', 'DELETE FROM trail_heads')
     await expect(openStoreTrail({ home, store })).rejects.toThrow(/no longer contains the audit log/)

@@ -115,7 +115,7 @@ export class RingfenceClient {
     return this.#get('/v1/reviews')
   }
 
-  /** The reason is told to whoever asked, and recorded. `scope` is for a host: how far a yes reaches. */
+  /** The reason is sent to the caller and recorded. `scope` is for a host: how far a yes reaches. */
   answer(id: string, approve: boolean, reason?: string, scope?: HostScope): Promise<Approval> {
     const path = `/v1/approvals/${encodeURIComponent(id)}`
     return this.#transport.json({

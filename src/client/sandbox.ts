@@ -114,7 +114,7 @@ export class RemoteSandbox {
     return this.#transport.json({ method: 'POST', path: this.#path('/fork'), json: {} })
   }
 
-  /** Sets the deadline anew, counted from now; 0 means never. */
+  /** Replaces the deadline, counted from now; 0 means never. */
   setTimeout(timeoutMs: number, onlyLonger = false): Promise<SandboxInfo> {
     return this.#change('POST', '/timeout', { timeout_ms: timeoutMs, only_longer: onlyLonger })
   }

@@ -16,6 +16,7 @@ import { OPTIONS as E2B_OPTIONS } from '../server/e2b/views.ts'
 import { RateLimit } from '../server/guard.ts'
 import type { ListenOptions } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
+import { imagesInUse } from '../store/snapshots.ts'
 import type { Store } from '../store/sql.ts'
 import { Keys, requesterOf } from '../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
@@ -298,6 +299,7 @@ export const imagesOf = (ringfence: Ringfence, dir: string): Images =>
   new Images({
     dir,
     agent: agentPath(),
+    assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
     settings: () => {
       const { images = {} } = ringfence.current()
       return {
@@ -308,6 +310,15 @@ export const imagesOf = (ringfence: Ringfence, dir: string): Images =>
       }
     },
   })
+
+/** Removes the trees of images that no template and no sandbox needs. */
+export async function pruneImages({ store, images }: Grown, { supervisor }: ServerParts): Promise<void> {
+  const roots = [...supervisor.all].flatMap(({ sandbox }) =>
+    (sandbox?.plan.root?.layers ?? []).flatMap(({ lower }) => lower.map(({ real }) => String(real))),
+  )
+  await images.prune(await imagesInUse(store), new Set(roots), Date.now() - UNUSED_IMAGE_MS)
+}
+const UNUSED_IMAGE_MS = 24 * 3_600_000
 
 /** Ends sandboxes that write more to a volume than it may hold. */
 export const volumeWatchOf = ({ ringfence, volumes }: Grown, { supervisor }: ServerParts): VolumeWatch =>

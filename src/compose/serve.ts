@@ -35,6 +35,7 @@ import {
   imagesOf,
   type Live,
   partsOf,
+  pruneImages,
   retentionOf,
   type ServeOptions,
   volumesOf,
@@ -139,6 +140,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => listening.close())
   retention.start()
   watch.start()
+  closing.push(everyHour(() => pruneImages(grown, parts)))
   const close = once(async () => {
     await parts.supervisor.drain(0)
     // Tell clients about the shutdown first, so that they do not reconnect to a closing store.
@@ -225,6 +227,14 @@ function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bP
     ],
     upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
+}
+
+/** Now and every hour. Returns what ends it. */
+function everyHour(work: () => Promise<void>): () => void {
+  const run = (): void => void work().catch(() => {})
+  run()
+  const timer = setInterval(run, 3_600_000).unref()
+  return () => clearInterval(timer)
 }
 
 function once(work: () => Promise<void>): () => Promise<void> {

@@ -22,7 +22,7 @@ export type PathFact = {
 export type Mount = PathFact & {
   readonly target: string
   readonly mode: 'ro' | 'rw'
-  /** In a writable root: the owner of the directory is `user`, other owners are stored ids (`IdRanges`). */
+  /** In a writable root: the server's user is `user`, other owners are stored ids (`IdRanges`). */
   readonly stored?: boolean
   /** Writes go to `upper` in this directory, next to an empty `work`; the original is not changed. */
   readonly overlay?: PathFact

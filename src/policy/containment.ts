@@ -77,7 +77,7 @@ function networkRisks(behind: Behind): [Risk, Guarantee | undefined][] {
   return [
     ['network', isUsable ? held : undefined],
     ['publish', isPublishable ? held : undefined],
-    // The effect of a downloaded program is unknown, whoever opened the network.
+    // The effect of a downloaded program is unknown, even if the operator opened the network.
     ['downloaded-code', isClosed ? held : undefined],
     ['loopback', isUsable || plan.privateHosts.length === 0 ? held : undefined],
   ]

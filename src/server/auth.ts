@@ -64,7 +64,7 @@ const TOKEN_SCOPES: readonly Scope[] = ['exec', 'read']
 const tokenScopes = ({ scopes }: Principal): readonly Scope[] =>
   scopes.includes('admin') ? TOKEN_SCOPES : TOKEN_SCOPES.filter((scope) => scopes.includes(scope))
 
-/** Whether somebody may be shown the token of a sandbox: whoever could have made one, and do with it what it does. */
+/** Whether a key may see the token of a sandbox: only if it could create the sandbox and do everything that the token permits. */
 export const mayHoldToken = ({ scopes, sandboxId }: Principal): boolean =>
   sandboxId === undefined &&
   (scopes.includes('admin') || [...TOKEN_SCOPES, 'create' as const].every((scope) => scopes.includes(scope)))

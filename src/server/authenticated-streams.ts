@@ -41,7 +41,7 @@ const nameOf = (by: Credential, headers: Headers, sandboxId: string | undefined)
 
 /**
  * Who is in: every open answer and socket beside what let it in. SECURITY: a stream may outlive the key that opened it by
- * hours; whoever would not be let in any more is shown out, from all of them.
+ * hours; connections whose credentials are no longer valid are closed, on all streams.
  */
 export class AuthenticatedStreams {
   readonly #guests = new Map<string, OpenConnection>()
@@ -51,7 +51,7 @@ export class AuthenticatedStreams {
   #looking: Promise<void> | undefined
   #again = false
 
-  /** `why` tells what happened to whoever came in with these headers and may not any more. */
+  /** `why` tells why the credentials in these headers are no longer valid. */
   constructor(why: (headers: Headers) => Promise<StreamEndReason>) {
     this.#why = why
   }
@@ -134,7 +134,7 @@ export class AuthenticatedStreams {
   }
 }
 
-/** Nothing for whoever is still welcome. */
+/** Undefined while the credentials are valid. */
 async function whyOut(guest: OpenConnection): Promise<StreamEndReason | undefined> {
   try {
     await guest.ask()

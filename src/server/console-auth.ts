@@ -58,7 +58,7 @@ export async function consolePrincipal(
   return sessions.principalOf(cookie, page)
 }
 
-/** What happened to whoever came in with these headers and may not any more. */
+/** Why the credentials in these headers are no longer valid. */
 export async function whyOut(sessions: Sessions, headers: Headers): Promise<StreamEndReason> {
   const cookie = pageIn(headers) === undefined ? undefined : cookieIn(headers)
   return cookie === undefined ? 'revoked' : sessions.whyOut(cookie)

@@ -89,7 +89,7 @@ export const headersOf = (request: IncomingMessage): Headers =>
     ),
   )
 
-/** An ordinary answer to whoever wanted another protocol; the connection ends with it. */
+/** An ordinary response to an upgrade request; the connection is closed after it. */
 async function refuse(socket: Duplex, answer: Response): Promise<void> {
   const headers = [...answer.headers].filter(([name]) => !['connection', 'content-length'].includes(name))
   const lines = [...headers, ['connection', 'close']].map(([name, value]) => `${name}: ${value}`)

@@ -74,3 +74,9 @@ export async function listSnapshots(store: Store, query: SnapshotQuery): Promise
   )
   return rows.map(toSnapshot)
 }
+
+/** The digests of the images that templates, snapshots and builds of all tenants need. */
+export async function imagesInUse(store: Store): Promise<ReadonlySet<string>> {
+  const rows = await store.read(`SELECT data FROM snapshots WHERE data LIKE '%"image":"sha256:%'`)
+  return new Set(rows.flatMap(({ data }) => (JSON.parse(String(data)) as { image?: string }).image ?? []))
+}

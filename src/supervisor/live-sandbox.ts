@@ -23,7 +23,7 @@ export class LiveSandbox {
   ending: string | undefined
   sandbox: OpenSandbox | undefined
   idleMs: number | undefined
-  /** The time that the sandbox gets anew when it wakes after a pause at its timeout. */
+  /** The lifetime that the sandbox gets when it wakes after a pause at its timeout. */
   timeoutMs: number | undefined
   /** The last command that was started, for display. */
   lastCommand: { readonly command: string; readonly at: number } | undefined

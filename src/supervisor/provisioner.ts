@@ -256,7 +256,7 @@ export class Provisioner {
       .catch(() => {})
   }
 
-  /** Opens a suspended sandbox again, with its files. SECURITY: its spec is judged again, for whoever wakes it. */
+  /** Opens a suspended sandbox again, with its files. SECURITY: its spec is checked again for the key that wakes it. */
   async reopen(principal: Principal, entry: LiveSandbox): Promise<void> {
     this.#supervisor.assertOpen()
     await this.#opening.run(async () => {

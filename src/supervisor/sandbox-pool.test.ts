@@ -21,7 +21,7 @@ function pool(prepared = 1) {
 const settled = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 60))
 const plain: Spec = { env: {}, private: ['/home/user'], limits: { diskMb: 1 } }
 
-test('a prepared sandbox is handed out once, to whoever may have it, and replaced', async () => {
+test('a prepared sandbox is handed out once, to a client that may have it, and replaced', async () => {
   const { kept, opened } = pool()
   const ready: OpenSandbox[] = []
   const prepare = async (sandbox: OpenSandbox): Promise<void> => void ready.push(sandbox)

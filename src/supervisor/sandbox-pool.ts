@@ -27,7 +27,7 @@ const IRRELEVANT: readonly string[] = ['metadata']
 type Pooled = { readonly sandbox: OpenSandbox; readonly policy: string; isAlive: boolean }
 
 /**
- * SECURITY: a prepared sandbox waits for anybody, so it holds nothing that belongs to whoever asked for the last one: no
+ * SECURITY: a prepared sandbox waits for anybody, so it holds nothing of the client that asked for the last one: no
  * variables, headers, secrets, mounts, volumes, templates. A field that is not listed here is taken for such a thing.
  */
 const COMMON: readonly string[] = [
@@ -107,7 +107,7 @@ export class SandboxPool {
     const sandbox = await this.#parts.open(spec)
     // Backends start a sandbox at its first use; this starts it now.
     await sandbox.layers()
-    // Not awaited: whoever comes meanwhile waits for the rest of it, not for all of it.
+    // Not awaited: a create that comes meanwhile waits only for the rest of the preparation.
     void prepare?.(sandbox, NOBODY).catch(() => {})
     const pooled = { sandbox, policy, isAlive: true }
     void sandbox.ended.then(() => {

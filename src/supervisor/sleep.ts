@@ -103,7 +103,7 @@ export class SleepService {
     if (action !== 'pause') return this.#parts.stop(entry, 'timeout')
     try {
       await entry.serially(async () => {
-        // The deadline has passed; when the sandbox wakes, it gets its time anew.
+        // The deadline has passed; when the sandbox wakes, its full lifetime starts again.
         entry.ttl.set(entry.timeoutMs)
         await this.pause(entry, keepMemory)
       })

@@ -103,6 +103,19 @@ describe.skipIf(!hasRegistry)('an image', () => {
     if (process.getuid?.() === 0) expect(lstatSync(join(tree, 'kept')).uid).toBe(33)
   })
 
+  test('is removed when nothing needs it any more', async () => {
+    const [one = '', two = '', three = ''] = [
+      await pulled([{ name: 'a' }]),
+      await pulled([{ name: 'b' }]),
+      await pulled([{ name: 'c' }]),
+    ]
+    const inUse = new Set([`sha256:${one.split('/').at(-2)}`])
+    const all = readdirSync(join(dir, 'trees')).length
+    expect(await images.prune(inUse, new Set([two]), 0)).toBe(0)
+    expect(await images.prune(inUse, new Set([two]), Date.now() + 1000)).toBe(all - 2)
+    expect([one, two, three].map(existsSync)).toEqual([true, true, false])
+  })
+
   test('that does not exist, or that has no such name, is refused', async () => {
     await expect(images.pull('nothing:1')).rejects.toThrow('there is no image')
     for (const name of ['', 'UPPER', 'a b', 'x@sha256:12', '../x', 'http://x/y', 'a:b:c'])

@@ -91,6 +91,7 @@ const HARMLESS = [
   'min_isolation',
   'template',
   'root',
+  'volumes',
   'limits',
   'env',
   'metadata',

@@ -112,7 +112,7 @@ void root_add_mount(char **arguments) {
 }
 
 /*
- * SECURITY: whoever holds the lock has the range. PID 1 of the sandbox inherits it, so the kernel releases the range when
+ * SECURITY: the process that holds the lock has the range. PID 1 of the sandbox inherits it, so the kernel releases the range when
  * the sandbox is gone, however that happens, and not before.
  */
 static bool lock_range(unsigned slot) {
@@ -172,15 +172,13 @@ static void volume_map(char *text, size_t size, unsigned owner) {
 }
 
 /*
- * The owner of the directory is the sandbox's `user`, as in sandboxes that have only one user; other users own files as on a
- * disk. So all sandboxes that mount a volume see the same owners.
+ * The user of the server, who made the directory of the volume, is the sandbox's `user`, as in sandboxes that have only one
+ * user; other users own files as on a disk. So all sandboxes that mount a volume see the same owners.
  */
-static int make_volume_namespace(int source) {
-  struct stat stat;
+static int make_volume_namespace(void) {
   char users[128], groups[128];
-  if (fstat(source, &stat)) die("cannot read a volume: %s", strerror(errno));
-  volume_map(users, sizeof users, stat.st_uid);
-  volume_map(groups, sizeof groups, stat.st_gid);
+  volume_map(users, sizeof users, geteuid());
+  volume_map(groups, sizeof groups, getegid());
   return make_mapped_namespace(users, groups);
 }
 
@@ -304,7 +302,7 @@ static void stage_disk(int stage, int stored) {
 /* PLATFORM: a mount can be copied only in its own mount namespace, so this comes before we enter another. */
 static int copy_mount(int source, const char *mode) {
   bool translated = !strncmp(mode, "stored", 6), readonly = !strcmp(mode, "ro") || !strcmp(mode, "stored-ro");
-  int volume = translated ? make_volume_namespace(source) : -1;
+  int volume = translated ? make_volume_namespace() : -1;
   int tree = mapped_tree(source, readonly ? ATTR_RDONLY : 0, volume);
   if (volume >= 0) close(volume);
   return tree;

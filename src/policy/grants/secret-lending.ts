@@ -23,7 +23,7 @@ export function assertLent(declared: readonly SecretConfig[], spec: Spec, tenant
   }
 }
 
-/** A declared secret is sent only to its own hosts, whoever requests it. */
+/** A declared secret is sent only to its own hosts, for every requester. */
 export function assertPlace(
   found: SecretConfig | undefined,
   { host, port, scheme, variable }: SecretGrant,

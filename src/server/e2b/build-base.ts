@@ -1,7 +1,7 @@
-import { createHash } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { Credentials } from '../../supervisor/images/registry.ts'
+import { newName } from './builds.ts'
 import { templateFor } from './create.ts'
 import { HOME, type SandboxSurface } from './sandbox-request.ts'
 import type { BuildBody } from './shapes.ts'
@@ -18,6 +18,8 @@ export type BuildState = { workdir: string; user: string; readonly env: Record<s
 export type BuildBase = {
   /** The template of the sandbox in which the steps run. */
   readonly template: string
+  /** Whether that template is only for this build. */
+  readonly isTemporary: boolean
   /** The digest of the image under its root. */
   readonly image: string | undefined
   /** Changes whenever the base does. */
@@ -48,13 +50,14 @@ async function templateBase(
   const { env = {}, workdir = HOME, user = 'user', image } = found?.data ?? {}
   return {
     template: found?.id ?? 'base',
+    isTemporary: false,
     image,
     key: found ? `template ${found.id} ${found.createdAt}` : 'base',
     state: { env: { ...env }, workdir, user },
   }
 }
 
-/** The image is recorded for the tenant, so that its sandboxes can be created from it. */
+/** The image is recorded for the tenant while the build needs it, so that a sandbox can be created from it. */
 async function imageBase(
   { parts, e2b }: SandboxSurface,
   { tenant, keyId }: Principal,
@@ -79,12 +82,13 @@ async function imageBase(
     tenant,
     key_id: keyId,
   })
-  const id = `img${createHash('sha256').update(`${tenant}\0${digest}`).digest('hex').slice(0, 24)}`
+  const id = newName('img')
   const data = { env: config.env, image: digest, places: 0, paths: [] }
   const row = { id, kind: 'image' as const, tenant, name: null, sandboxId: null, backend: 'bubblewrap' }
   await e2b.templates.save({ ...row, createdAt: Date.now(), data })
   return {
     template: id,
+    isTemporary: true,
     image: digest,
     key: `image ${digest}`,
     state: { env: { ...config.env }, workdir: HOME, user: 'user' },

@@ -8,7 +8,7 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { Template, TemplateData } from '../../supervisor/snapshots/templates.ts'
-import { type BuildState, baseOf } from './build-base.ts'
+import { type BuildBase, type BuildState, baseOf } from './build-base.ts'
 import type { Build } from './builds.ts'
 import { createSandbox } from './create.ts'
 import { HOME, homeOf, PRIVATE, pathOf, type SandboxSurface } from './sandbox-request.ts'
@@ -66,6 +66,21 @@ async function buildTemplate(
   progress: { step: string },
 ): Promise<void> {
   const base = await baseOf(surface, principal, body, (line) => build.log.say(line))
+  try {
+    await buildOn(base, { surface, principal, build }, body, progress)
+  } finally {
+    const { templates } = surface.e2b
+    const image = base.isTemporary ? await templates.find(principal.tenant, base.template) : undefined
+    if (image) await templates.remove(image)
+  }
+}
+
+async function buildOn(
+  base: BuildBase,
+  { surface, principal, build }: Pick<Site, 'surface' | 'principal' | 'build'>,
+  body: BuildBody,
+  progress: { step: string },
+): Promise<void> {
   const steps = body.steps ?? []
   const keys = keysOf(base.key, steps)
   const cached = body.force ? undefined : await longestLayer(surface, principal.tenant, steps, keys)
@@ -198,7 +213,8 @@ async function runStep(site: Site, step: Step, place: BuildState): Promise<void>
     return makeWorkdir(site, place)
   }
   if (step.type === 'USER') {
-    place.user = userOf(site, args[0] ?? 'user')
+    // A group is the user's own anyway.
+    place.user = userOf(site, (args[0] ?? 'user').replace(/:.*$/, ''))
     return
   }
   if (step.type === 'COPY') return copy(site, step, place)

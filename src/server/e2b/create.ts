@@ -109,7 +109,7 @@ function specFor(
     // Its files are part of the root; those of other templates are unpacked into the sandbox.
     ...(hasRoot ? { template: template.id } : {}),
     ...timeoutOf(body),
-    // As with E2B: whoever knows the address of a port reaches it, unless the caller or the operator closed them.
+    // As with E2B, the address of a port is enough to reach it, unless the caller or the operator closed the ports.
     publicPorts: network.allowPublicTraffic ?? policy.publicPorts ?? true,
     network: networkOf(policy.networkModes, hosts, headers),
     ...(secrets.length > 0 ? { secrets } : {}),

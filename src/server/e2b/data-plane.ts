@@ -130,7 +130,7 @@ function rpc(guest: SandboxRequest, path: string, method: string): Response | Pr
   throw new SandboxError('not-found', 'no such route')
 }
 
-/** A stream that is told why it ends: whoever opened it is shown out, the server goes, the sandbox is put to sleep. */
+/** A stream that is told why it ends: its key was revoked, the server shuts down, or the sandbox is paused. */
 function open(guest: SandboxRequest, { handle, keepalive }: StreamRow): Response {
   const { request, live, context, surface } = guest
   const { log, streams } = surface.parts
@@ -177,7 +177,7 @@ type RequiredToken = 'address' | 'traffic' | 'own'
 const doorOf = ({ port }: Target, path: string): RequiredToken =>
   port !== INTERPRETER_PORT ? 'address' : /^\/(contexts(\/|$)|health$)/.test(path) ? 'traffic' : 'own'
 
-/** A port of the sandbox, for whoever may pass. */
+/** A port of the sandbox, for clients that may use it. */
 async function traffic(
   surface: E2bSurface,
   context: Context<AppEnv>,

@@ -71,8 +71,8 @@ export function awake(entry: LiveSandbox | undefined, id: string): OpenSandbox {
 }
 
 /**
- * The sandbox after it was woken, if it sleeps and its creator wants requests to wake it. SECURITY: called after whoever
- * asks was let in; the sandbox wakes in the name of the key that made it, and only while that key is in force. Requests to a
+ * The sandbox after it was woken, if it sleeps and its creator wants requests to wake it. SECURITY: called after the
+ * request was authorized; the sandbox wakes in the name of the key that made it, and only while that key is in force. Requests to a
  * public port need no key, so a sandbox wakes a few times a minute at most.
  */
 export async function woken(

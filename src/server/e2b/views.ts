@@ -88,7 +88,7 @@ export function infoOf(seen: SandboxView) {
   }
 }
 
-/** What a client needs to talk to a sandbox. SECURITY: with its tokens for whoever could have made it, and nobody else. */
+/** What a client needs to talk to a sandbox. SECURITY: with its tokens only for keys that could have created it. */
 export function accessOf(surface: E2bSurface, principal: Principal, seen: SandboxView, host: string) {
   return {
     sandboxID: toE2bId(seen.row.id),

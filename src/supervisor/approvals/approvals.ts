@@ -141,7 +141,7 @@ export class Approvals {
   }
 
   /**
-   * How far a yes about a host reaches. SECURITY: "always" is what the policy says already: whoever answers has seen the
+   * How far a yes about a host reaches. SECURITY: "always" is what the policy says already: the person who answers has seen the
    * change and saved it, and this answer only lets the sandbox that waits go on.
    */
   #scopeOf(row: ApprovalRow, scope: HostScope | undefined): HostScope | undefined {

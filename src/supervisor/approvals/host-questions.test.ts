@@ -86,7 +86,7 @@ describe('questions about hosts', () => {
     await vi.waitFor(() => expect(log).toEqual(['asked a.example', 'expired a.example']), 5000)
   })
 
-  it('are recorded once when they are withdrawn, by whoever has a record of them', async () => {
+  it('are recorded once when they are withdrawn, by the side that has a record of them', async () => {
     const client = stream()
     const gone = admit('a.example', client)
     await turn()

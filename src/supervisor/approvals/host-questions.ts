@@ -23,7 +23,7 @@ type HostQuestionsParts = {
   readonly ask: (question: AskedHost & { readonly signal: AbortSignal }) => Promise<HostAnswer>
   /** Adds a host to the list of the sandbox. */
   readonly allow: (entry: string) => void
-  /** Records that a host is asked for, and the answer where whoever asked has not recorded it. */
+  /** Records that a host is asked for, and the answer if the caller has not recorded it. */
   readonly asked: (host: AskedHost) => Promise<void>
   readonly answered: (host: AskedHost, answer: HostAnswer) => Promise<void>
 }
@@ -75,7 +75,7 @@ export class HostQuestions {
     }
   }
 
-  /** Forgets refusals, because the operator has set the list anew. */
+  /** Forgets refusals, because the operator has replaced the list. */
   forget(): void {
     this.#refused.clear()
   }

@@ -1,5 +1,15 @@
 import { randomBytes } from 'node:crypto'
-import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  utimesSync,
+  writeFileSync,
+} from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import * as zlib from 'node:zlib'
@@ -37,6 +47,8 @@ type Parts = {
   /** The program that becomes `sudo`. */
   readonly agent: string
   readonly settings: () => ImageSettings
+  /** Throws if the disk of the server is almost full. */
+  readonly assertFreeSpace?: () => void
 }
 
 /** How an image is asked for. */
@@ -66,9 +78,35 @@ export class Images {
     const registry = new Registry(name, mirrors, credentials)
     const manifest = await registry.manifest()
     const { digest } = manifest
+    this.#markUsed(digest)
     if (this.#has(digest)) say(`${imageText(name)}: ${digest} is here already`)
-    else await this.#once(digest, () => this.#unpack(registry, manifest, imageText(name), say))
+    else {
+      this.#parts.assertFreeSpace?.()
+      await this.#once(digest, () => this.#unpack(registry, manifest, imageText(name), say))
+    }
     return this.get(digest)
+  }
+
+  #markUsed(digest: string): void {
+    const now = new Date()
+    if (this.#has(digest)) utimesSync(join(this.#path(digest), RECORD), now, now)
+  }
+
+  /**
+   * Removes the trees that nobody needs any more. INVARIANT: a tree that was pulled lately stays, because its build has not
+   * recorded yet that it needs it.
+   */
+  async prune(inUse: ReadonlySet<string>, roots: ReadonlySet<string>, before: number): Promise<number> {
+    if (!existsSync(this.#parts.dir)) return 0
+    const old = readdirSync(this.#parts.dir).filter((name) => {
+      const path = join(this.#parts.dir, name)
+      const used = statSync(join(path, RECORD), { throwIfNoEntry: false })?.mtimeMs
+      return (
+        used !== undefined && used < before && !inUse.has(`sha256:${name}`) && !roots.has(join(path, TREE))
+      )
+    })
+    for (const name of old) await rm(join(this.#parts.dir, name), { recursive: true, force: true })
+    return old.length
   }
 
   /** An unpacked image. */
