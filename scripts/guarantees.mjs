@@ -10,6 +10,7 @@ setup()
 /** One column per backend. Podman is the `docker` backend with another engine, so it runs fewer attacks. */
 const WALLS = [
   ['bubblewrap', ['--backend', 'bubblewrap']],
+  ['bubblewrap, as root of a writable root', ['--backend', 'bubblewrap', '--root']],
   ['docker', ['--backend', 'docker']],
   ['docker on Podman', ['--backend', 'podman', '--few', '2']],
   ['gvisor', ['--backend', 'gvisor']],

@@ -29,6 +29,7 @@ const PACKAGES = [
   ['musl-tools', ['/usr/bin/musl-gcc'], 'makes the guest agent small'],
   ['python3-minimal', ['/usr/bin/python3'], 'runs the corpus scorer and some attacks in the tests'],
   ['clang-format', ['/usr/bin/clang-format'], 'checks the format of the guest agent'],
+  ['e2fsprogs', ['/usr/sbin/mkfs.ext4'], 'creates the disks of sandboxes with a writable root'],
   ['clang', ['/usr/bin/clang'], 'compiles C to WebAssembly in the tests'],
   ['lld', ['/usr/bin/wasm-ld'], 'links C to WebAssembly in the tests'],
   ['wasi-libc', ['/usr/include/wasm32-wasi/stdio.h'], 'the C library of WebAssembly programs in the tests'],

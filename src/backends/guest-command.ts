@@ -46,6 +46,8 @@ const LOST_MS = 5000
  * down its neighbours, however well it is contained.
  */
 const BACK_OFF_MS = 250
+/** SECURITY: each use of `sudo` is a record of the audit log, which one command must not flood. */
+const MAX_RAISED = 10_000
 const TAKEN: readonly StopLimit[] = ['memory', 'pids', 'disk', 'output']
 
 /** Starts a command, writes its standard input, and waits for its end. */
@@ -107,6 +109,7 @@ export class GuestCommand implements RunningCommand {
   #guest: StartedProcess | undefined
   #host: CommandParts | undefined
   #confinement: Confinement | undefined
+  #raised = 0
   #isOver: (result: ExecResult) => void = () => {}
   #isFailed: (error: unknown) => void = () => {}
 
@@ -183,6 +186,8 @@ export class GuestCommand implements RunningCommand {
   /** SECURITY: what `sudo` starts is recorded first, and enters the cgroup of this command before it runs. */
   async #admitSudo({ pid, user, argv }: SudoRequest): Promise<void> {
     if (!this.#io.onSudo) throw new SandboxError('unsupported', 'nobody records what `sudo` starts')
+    if (++this.#raised > MAX_RAISED)
+      throw new SandboxError('too-many-requests', `a command used \`sudo\` more than ${MAX_RAISED} times`)
     await this.#io.onSudo({ user, argv })
     this.#confinement?.join(pid)
   }

@@ -100,7 +100,7 @@ type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester' 
   readonly isSuspended?: boolean
   /** The disk of a snapshot that a writable root starts from. */
   readonly disk?: string | undefined
-  /** The trees of an image under a writable root; absent: the host's programs. */
+  /** The layers of an image under a writable root, the topmost first; absent: the host's programs. */
   readonly lower?: readonly string[] | undefined
 }
 

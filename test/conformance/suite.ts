@@ -49,12 +49,26 @@ async function succeedsAsRoot(
     const argv = ['/bin/bash', '-c', `cd ${workspace}\n${attack.script(world, workspace)}`] as const
     const result = await sandbox.exec({ argv, user: 'root' })
     // Held open, so that it can be looked at when the sandbox is gone.
-    seen = openSync(await seenFromHost(sandbox, workspace), 'r')
+    seen = await opened(sandbox, workspace, attack)
     await sandbox.close()
     return await attack.succeeded(result, world, `/proc/self/fd/${seen}`)
   } finally {
     await sandbox.close()
     if (seen !== undefined) closeSync(seen)
+  }
+}
+
+/** An attack on the memory limit may have ended the sandbox; its output tells whether it succeeded. */
+async function opened(
+  sandbox: BackendSandbox,
+  workspace: string,
+  { limits }: Attack,
+): Promise<number | undefined> {
+  try {
+    return openSync(await seenFromHost(sandbox, workspace), 'r')
+  } catch (error) {
+    if (limits?.memoryMb === undefined) throw error
+    return undefined
   }
 }
 

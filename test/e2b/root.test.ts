@@ -1,9 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { canHaveRoot } from '../root/root-host.ts'
 import { client, type Loose, type World, world } from './kit.ts'
 
 /** What users of E2B do in the first hour on a machine of their own: root, sudo, packages, `/app`. */
 
-const isRoot = process.getuid?.() === 0
 let here: World
 let e2b: Loose
 let sandbox: Loose
@@ -19,7 +19,7 @@ const run = async (line: string, options: Loose = {}): Promise<string> => {
   return stdout
 }
 
-describe.runIf(isRoot)('a machine of one’s own', () => {
+describe.runIf(canHaveRoot)('a machine of one’s own', () => {
   test('commands run as `user`, root and others', async () => {
     expect(await run('whoami; pwd; echo $HOME')).toBe('user\n/home/user\n/home/user\n')
     expect(await run('whoami; pwd; echo $HOME', { user: 'root' })).toBe('root\n/root\n/root\n')
@@ -127,6 +127,29 @@ describe.runIf(isRoot)('a machine of one’s own', () => {
     })
     expect(look.json.stdout).toBe(SEEN)
     await one.kill()
+  })
+
+  test('`/v1` has it with a template, or when asked for', async () => {
+    const { call } = here.server
+    for (const body of [{ template: 'base' }, { root: 'writable', limits: { disk_mb: 50 } }]) {
+      const made = await call('POST', '/v1/sandboxes', { body })
+      expect(made.status, made.text).toBe(201)
+      const exec = (command: string, user?: string) =>
+        call('POST', `/v1/sandboxes/${made.json.id}/exec`, { body: { command, ...(user ? { user } : {}) } })
+      expect((await exec('id -un; pwd; sudo id -un')).json.stdout).toBe('user\n/home/user\nroot\n')
+      expect((await exec('mkdir /data && id -un', 'root')).json.stdout).toBe('root\n')
+      await call('DELETE', `/v1/sandboxes/${made.json.id}`)
+    }
+    const plain = await call('POST', '/v1/sandboxes', { body: {} })
+    const refused = await call('POST', `/v1/sandboxes/${plain.json.id}/exec`, {
+      body: { command: 'id', user: 'root' },
+    })
+    expect(refused).toMatchObject({
+      status: 400,
+      json: { message: expect.stringContaining('no user `root`') },
+    })
+    const docker = await call('POST', '/v1/sandboxes', { body: { backend: 'docker', root: 'writable' } })
+    expect(docker.status).toBe(501)
   })
 
   test('a pause without memory keeps it, whatever root left in the way', async () => {

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
-import { isRoot, type RootHost, rootHost, sh } from './root-host.ts'
+import { canHaveRoot, type RootHost, rootHost, sh } from './root-host.ts'
 
 /** What only the root user of a sandbox could try. The other attacks run as that user in test/conformance. */
 
@@ -22,7 +22,7 @@ const firstIdOf = async (sandbox: Sandbox): Promise<number> =>
 
 const diskOf = (sandbox: Sandbox): string => join(host.base, 'state', 'homes', sandbox.id, 'disk')
 
-describe.runIf(isRoot)('the agent', () => {
+describe.runIf(canHaveRoot)('the agent', () => {
   test('survives every signal, and the end of its reapers', async () => {
     await using sandbox = await host.open()
     await sh(sandbox, 'for s in $(seq 1 64); do kill -$s 1; done 2>/dev/null; true', 'root')
@@ -91,7 +91,7 @@ X`
   })
 })
 
-describe.runIf(isRoot)('the host', () => {
+describe.runIf(canHaveRoot)('the host', () => {
   test('keeps its programs whatever root does to them', async () => {
     const programs = ['/usr/bin/true', '/usr/bin/env', '/var/lib/dpkg/status']
     const state = () =>
@@ -122,6 +122,16 @@ rm -rf /usr/share/doc; ls /usr/share/doc 2>/dev/null | wc -l`
     })
     expect(said).toMatch(new RegExp(`Mode:  06755[\\s\\S]*User: +${STORED} +Group: +${STORED}`))
     expect(statSync(diskOf(sandbox)).mode & 0o777).toBe(0o600)
+  })
+
+  test('keeps its devices, and the agent keeps its descriptors to itself', async () => {
+    await using sandbox = await host.open()
+    const before = ['/dev/null', '/dev/tty', '/dev/urandom'].map((path) => statSync(path).mode)
+    const script =
+      'for d in null tty urandom; do chmod 600 /dev/$d; chown 1000 /dev/$d; rm -f /dev/$d; done 2>/dev/null; ls -l /proc/self/fd | wc -l'
+    await sh(sandbox, script, 'root')
+    expect(['/dev/null', '/dev/tty', '/dev/urandom'].map((path) => statSync(path).mode)).toEqual(before)
+    expect(await sh(sandbox, 'sudo ls /proc/self/fd | tr "\\n" " "')).toBe('0 1 2 3 ')
   })
 
   test('has every process of a sandbox in the sandbox’s own range of ids', async () => {

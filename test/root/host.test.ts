@@ -1,9 +1,18 @@
 import { spawn } from 'node:child_process'
-import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { hostPath } from '../../src/host/files/facts.ts'
 import { Sandbox as LibrarySandbox } from '../../src/index.ts'
-import { isRoot, type RootHost, rootHost, sh } from './root-host.ts'
+import { canHaveRoot, type RootHost, rootHost, sh } from './root-host.ts'
 
 /** What a writable root needs of the host, what it takes, and that it gives everything back. */
 
@@ -26,7 +35,7 @@ const attached = (): readonly string[] =>
     })
     .filter((file) => file.startsWith(host.base))
 
-describe.runIf(isRoot)('the limit of the disk', () => {
+describe.runIf(canHaveRoot)('the limit of the disk', () => {
   test('is the size of the disk, for everybody and every place', { timeout: 120_000 }, async () => {
     await using sandbox = await host.open({ limits: { diskMb: 30 } })
     const fill = 'head -c 80M /dev/zero > "$1" 2>/dev/null; stat -c %s "$1"; rm -f "$1"'
@@ -50,7 +59,7 @@ describe.runIf(isRoot)('the limit of the disk', () => {
   })
 })
 
-describe.runIf(isRoot)('what it takes', () => {
+describe.runIf(canHaveRoot)('what it takes', () => {
   test('is given back when a sandbox ends', async () => {
     const sandbox = await host.open()
     await sandbox.layers()
@@ -99,14 +108,65 @@ describe('where it cannot be had', () => {
     })
   })
 
-  test.runIf(isRoot)('writable mounts of the host, review and other backends are refused', async () => {
+  test.runIf(canHaveRoot)('writable mounts of the host, review and other backends are refused', async () => {
     const write = [join(host.base, 'work')]
     mkdirSync(write[0] as string)
     await expect(host.open({ write })).rejects.toThrow(/not supported together/)
+    await expect(host.open({ network: { mode: 'full' } })).rejects.toThrow(/not supported together/)
     await expect(host.open({ backend: 'native', waive: [] })).rejects.toThrow(/writable root/)
   })
 
-  test.runIf(!isRoot)('a server of an ordinary user names the fix', async () => {
+  test.runIf(canHaveRoot)(
+    'a sandbox that only prefers it does without, and the reason is known',
+    async () => {
+      const reasons: string[] = []
+      const { fact } = hostPath('/proc')
+      // A file system that cannot translate ids.
+      const broken = {
+        unavailable: () => undefined,
+        has: () => false,
+        fail: (reason: string) => void reasons.push(reason),
+        prepare: async (request: Parameters<typeof host.roots.prepare>[0]) => {
+          const root = await host.roots.prepare(request)
+          return { ...root, layers: [{ target: '/', lower: [fact as NonNullable<typeof fact>] }] }
+        },
+      }
+      const sandbox = await host.open({ root: 'preferred' }, broken as unknown as typeof host.roots)
+      expect(sandbox.plan.root).toBeUndefined()
+      expect((await sandbox.exec(['id', '-un'])).outcome).toEqual({ kind: 'exited', code: 0 })
+      expect(reasons.join()).toMatch(/cannot translate ids/)
+      await sandbox.close()
+      await expect(
+        host.open({}, broken as unknown as typeof host.roots).then((one) => one.layers()),
+      ).rejects.toThrow(/cannot translate ids/)
+    },
+  )
+
+  test.runIf(!canHaveRoot)('a server of an ordinary user names the fix', async () => {
     await expect(host.open()).rejects.toMatchObject({ hint: 'start `ringfence serve` as root' })
+  })
+})
+
+describe.runIf(canHaveRoot && existsSync('/bin/busybox'))('an image', () => {
+  test('is the lower layer instead of the host’s programs', { timeout: 60_000 }, async () => {
+    // The smallest one: a static shell, and what an image has of users.
+    const tree = join(host.base, 'tree')
+    for (const dir of ['bin', 'etc', 'usr/bin']) mkdirSync(join(tree, dir), { recursive: true })
+    copyFileSync('/bin/busybox', join(tree, 'bin/busybox'))
+    for (const name of ['sh', 'id', 'cat', 'touch', 'ls', 'stat'])
+      symlinkSync('busybox', join(tree, 'bin', name))
+    writeFileSync(
+      join(tree, 'etc/passwd'),
+      'root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n',
+    )
+    writeFileSync(join(tree, 'etc/group'), 'root:x:0:\nuser:x:1000:\n')
+    await using sandbox = await host.open({}, undefined, { lower: [tree] })
+    const { stdout } = await sandbox.exec([
+      'sh',
+      '-c',
+      'id -un; ls /; ls /usr/bin; sudo touch /bin/x; stat -c %U /bin/x',
+    ])
+    expect(Buffer.from(stdout).toString()).toMatch(/^user\nbin\n[\s\S]*\nsudo\nroot\n$/)
+    expect(readdirSync(join(tree, 'bin'))).not.toContain('x')
   })
 })

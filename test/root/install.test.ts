@@ -3,7 +3,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
-import { isRoot, type RootHost, rootHost, sh } from './root-host.ts'
+import { canHaveRoot, type RootHost, rootHost, sh } from './root-host.ts'
 
 /** Programs that install something, as they come: into the sandbox's own root, over the host's programs. */
 
@@ -32,7 +32,7 @@ function debianPackage(dir: string, name: string): Buffer {
 const PYPROJECT = `[project]\nname = "rf-local"\nversion = "1.0"\n`
 const SETUP = `from setuptools import setup\nsetup(name="rf-local", version="1.0", py_modules=["rf_local"])\n`
 
-describe.runIf(isRoot)('installing', () => {
+describe.runIf(canHaveRoot)('installing', () => {
   let sandbox: Sandbox
   beforeAll(async () => {
     sandbox = await host.open()
@@ -49,6 +49,12 @@ describe.runIf(isRoot)('installing', () => {
     expect(
       execFileSync('sh', ['-c', 'dpkg -l rfone 2>&1; ls /usr/bin/rfone 2>&1; true'], { encoding: 'utf8' }),
     ).toMatch(/no packages found[\s\S]*No such file/)
+  })
+
+  test('a package with a `sudo` of its own leaves ours in place', { timeout: 120_000 }, async () => {
+    await sandbox.files.write('/tmp/sudo.deb', debianPackage(host.base, 'sudo'))
+    const said = await sh(sandbox, 'sudo dpkg -i /tmp/sudo.deb >/dev/null 2>&1; sudo id -un; sudo.distrib')
+    expect(said).toBe('root\nsudo runs\n')
   })
 
   test('apt-get from a repository in a directory, and its removal', { timeout: 120_000 }, async () => {

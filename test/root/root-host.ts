@@ -12,11 +12,21 @@ import type { Sandbox } from '../../src/supervisor/sandbox.ts'
 export type RootHost = {
   readonly base: string
   readonly events: Event[]
-  readonly open: (spec?: Spec) => Promise<Sandbox>
+  readonly roots: WritableRoots
+  readonly open: (
+    spec?: Spec,
+    roots?: WritableRoots,
+    options?: { readonly lower?: readonly string[] },
+  ) => Promise<Sandbox>
   readonly close: () => Promise<void>
 }
 
-export const isRoot = process.getuid?.() === 0
+/** Whether this host can give a sandbox a writable root; in CI a test that cannot run is a failure. */
+export const canHaveRoot = ((): boolean => {
+  const missing = new WritableRoots('/nonexistent', '/nonexistent').unavailable()
+  if (missing && process.getuid?.() === 0 && process.env.CI) throw new Error(missing.reason)
+  return missing === undefined
+})()
 export const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
 
 export async function rootHost(): Promise<RootHost> {
@@ -29,14 +39,16 @@ export async function rootHost(): Promise<RootHost> {
   const ringfence = await compose({ env, cwd: base, trail })
   const directories = new PrivateDirectories(join(state, 'homes'))
   const roots = new WritableRoots(join(state, 'roots'), agentPath())
-  const opening = openWithPrivateDirectories(ringfence.gate, { directories, roots, newId })
+  const opening = (from: WritableRoots) =>
+    openWithPrivateDirectories(ringfence.gate, { directories, roots: from, newId })
   return {
     base,
     events,
-    open: (spec = {}) =>
-      opening(
+    roots,
+    open: (spec = {}, from = roots, options = {}) =>
+      opening(from)(
         { backend: 'bubblewrap', private: ['/home/user', '/workspace'], root: 'writable', ...spec },
-        {},
+        options,
       ),
     close: async () => {
       await ringfence.close()

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-enum { STREAMS = 3, MAX_REQUESTS = 64, MAX_DEPTH = 4096, MAX_WORDS_TEXT = MAX_TEXT - 8 };
+enum { STREAMS = 3, MAX_REQUESTS = 256, MAX_DEPTH = 4096, MAX_WORDS_TEXT = MAX_TEXT - 8 };
 
 /* A request on its way: first the connection of `sudo`, then the socket to the process that waits for the verdict. */
 struct sudo_request {

@@ -200,3 +200,34 @@ describe('control characters never reach a terminal', () => {
     ])
   })
 })
+
+describe('a request of `sudo`', () => {
+  const sudo = (payload: Buffer): Buffer => {
+    const head = Buffer.alloc(9)
+    head.write('s', 0, 'latin1')
+    head.writeUInt32LE(7, 1)
+    head.writeUInt32LE(payload.length, 5)
+    return Buffer.concat([head, payload])
+  }
+  const numbers = Buffer.from([1, 0, 0, 0, 42, 0, 0, 0])
+
+  test('names the process, the user and the words, without control characters', () => {
+    const frames = new FrameReader().push(
+      sudo(Buffer.concat([numbers, Buffer.from('root\0ls\0a\u001b[1mb\0')])),
+    )
+    expect(frames).toEqual([
+      {
+        kind: 'sudo',
+        id: 7,
+        request: { token: 1, pid: 42, user: 'root', argv: ['ls', 'a\ufffd[1mb'] },
+      },
+    ])
+  })
+
+  test.each([Buffer.alloc(0), numbers, Buffer.concat([numbers, Buffer.from('root\0')])])(
+    'that is incomplete breaks the channel',
+    (payload) => {
+      expect(new FrameReader().push(sudo(payload))).toMatchObject([{ kind: 'error' }])
+    },
+  )
+})

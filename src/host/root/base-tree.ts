@@ -24,7 +24,7 @@ import { hostFingerprint, observeLayout, readText } from '../system.ts'
  */
 
 /** Raise it when the content of the tree changes. */
-const RECIPE = '1'
+const RECIPE = '4'
 
 const ETC = [
   ...['alternatives', 'ld.so.cache', 'ld.so.conf', 'ld.so.conf.d', 'localtime', 'timezone'],
@@ -199,14 +199,26 @@ async function buildRoot(root: string): Promise<void> {
   await writeHomes(root)
 }
 
-/** What lies over the host's `/usr`: `sudo`, `python`, and that installed services are not started. */
-function buildUsr(usr: string, agent: string): void {
+/** What lies over every `/usr`. In some images `/usr/sbin` is a link, which a directory here would hide. */
+const buildTools = (usr: string, agent: string): void =>
   writeText(usr, 'bin/sudo', readFileSync(agent), 0o755)
+
+/** What lies over the host's: also a `python`, and that installed services are not started. */
+function buildUsr(usr: string, agent: string): void {
+  buildTools(usr, agent)
   writeText(usr, 'sbin/policy-rc.d', '#!/bin/sh\nexit 101\n', 0o755)
   if (!existsSync('/usr/bin/python')) symlinkSync('python3', join(usr, 'bin/python'))
 }
 
-/** The directories of a root over the host's programs, below `root` and `usr` of this directory. */
+/** A package that brings a `sudo` does not replace ours, which works: dpkg moves its file aside. */
+function buildDpkg(dpkg: string): void {
+  const host = readText('/var/lib/dpkg/diversions') ?? ''
+  writeText(dpkg, 'diversions', `${host}/usr/bin/sudo\n/usr/bin/sudo.distrib\n:\n`)
+}
+
+/**
+ * The directories of a root over the host's programs are `root`, `usr` and `dpkg` in this directory; `tools` lies over an image.
+ */
 export async function baseTree(dir: string, agent: string): Promise<string> {
   const seen = [
     '/var/lib/dpkg/status',
@@ -226,6 +238,8 @@ export async function baseTree(dir: string, agent: string): Promise<string> {
   try {
     await buildRoot(join(draft, 'root'))
     buildUsr(join(draft, 'usr'), agent)
+    buildTools(join(draft, 'tools', 'usr'), agent)
+    buildDpkg(join(draft, 'dpkg'))
     renameSync(draft, path)
   } finally {
     rmSync(draft, { recursive: true, force: true })

@@ -41,6 +41,18 @@ async function copied(from: string, to: string, diskMb: number): Promise<void> {
   await copyDisk(from, to)
 }
 
+/** The host's programs with a copy of what belongs to them. */
+const hostLayers = (base: string): readonly RootLayer[] => [
+  { target: '/', lower: [factOf(join(base, 'root'))] },
+  { target: '/usr', lower: [factOf(join(base, 'usr')), factOf('/usr')] },
+  ...(existsSync(DPKG) ? [{ target: DPKG, lower: [join(base, 'dpkg'), DPKG].map(factOf) }] : []),
+]
+
+/** An image with our tools. */
+const imageLayers = (base: string, lower: readonly string[]): readonly RootLayer[] => [
+  { target: '/', lower: [join(base, 'tools'), ...lower].map(factOf) },
+]
+
 /** Prepares root file systems that belong to one sandbox each. */
 export class WritableRoots {
   readonly #dir: string
@@ -98,25 +110,20 @@ export class WritableRoots {
     if (missing) throw new SandboxError('unsupported', missing.reason, { hint: missing.fix })
     const ids = this.#ids as IdRanges
     mkdirSync(this.#dir, { recursive: true, mode: 0o700 })
-    const layers = lower ? [{ target: '/', lower: lower.map(factOf) }] : await this.#hostLayers()
+    const base = await this.#baseTree()
+    const layers = lower ? imageLayers(base, lower) : hostLayers(base)
     this.#disks ??= new DiskImages(this.#dir, ids.stored)
     const disk = join(dir, DISK)
     if (!existsSync(disk)) await (from ? copied(from, disk, diskMb) : this.#disks.create(disk, diskMb))
     return { layers, disk: factOf(disk), ids }
   }
 
-  /** The host's programs with a copy of what belongs to them. */
-  async #hostLayers(): Promise<readonly RootLayer[]> {
-    this.#base ??= this.#build()
-    const base = await this.#base.catch((error: unknown) => {
+  #baseTree(): Promise<string> {
+    this.#base ??= this.#build().catch((error: unknown) => {
       this.#base = undefined
       throw error
     })
-    return [
-      { target: '/', lower: [factOf(join(base, 'root'))] },
-      { target: '/usr', lower: [factOf(join(base, 'usr')), factOf('/usr')] },
-      ...(existsSync(DPKG) ? [{ target: DPKG, lower: [factOf(DPKG)] }] : []),
-    ]
+    return this.#base
   }
 
   /** INVARIANT: called before this process has started a sandbox on one of the older copies. */

@@ -151,10 +151,11 @@ export function grantedRoot(spec: Spec, facts: Facts, mounts: readonly Mount[]):
   for (const target of spec.private ?? []) assertPrivateTarget(target)
   const mounted = mounts.find(({ mode, stored }) => mode === 'rw' && !stored)
   const preset = spec.preset === 'read-only' ? 'the preset `read-only`' : spec.review ? 'review' : undefined
-  const other = mounted ? `the writable mount \`${mounted.target}\`` : preset
+  const network = spec.network?.mode === 'full' ? 'the network mode `full`' : undefined
+  const other = mounted ? `the writable mount \`${mounted.target}\`` : (preset ?? network)
   if (other !== undefined)
     throw new SandboxError('unsupported', `a writable root and ${other} are not supported together`, {
-      hint: 'mount it read-only, or leave out `root`',
+      hint: 'leave one of them out',
     })
   if (!facts.root)
     throw new SandboxError('unsupported', 'a writable root exists only on a server', {
