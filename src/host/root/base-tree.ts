@@ -24,7 +24,7 @@ import { hostFingerprint, observeLayout, readText } from '../system.ts'
  */
 
 /** Raise it when the content of the tree changes. */
-const RECIPE = '3'
+const RECIPE = '4'
 
 const ETC = [
   ...['alternatives', 'ld.so.cache', 'ld.so.conf', 'ld.so.conf.d', 'localtime', 'timezone'],
@@ -199,15 +199,14 @@ async function buildRoot(root: string): Promise<void> {
   await writeHomes(root)
 }
 
-/** What lies over every `/usr`: `sudo`, and that installed services are not started. */
-function buildTools(usr: string, agent: string): void {
+/** What lies over every `/usr`. In some images `/usr/sbin` is a link, which a directory here would hide. */
+const buildTools = (usr: string, agent: string): void =>
   writeText(usr, 'bin/sudo', readFileSync(agent), 0o755)
-  writeText(usr, 'sbin/policy-rc.d', '#!/bin/sh\nexit 101\n', 0o755)
-}
 
-/** What lies over the host's: also a `python`. */
+/** What lies over the host's: also a `python`, and that installed services are not started. */
 function buildUsr(usr: string, agent: string): void {
   buildTools(usr, agent)
+  writeText(usr, 'sbin/policy-rc.d', '#!/bin/sh\nexit 101\n', 0o755)
   if (!existsSync('/usr/bin/python')) symlinkSync('python3', join(usr, 'bin/python'))
 }
 

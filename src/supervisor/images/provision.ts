@@ -14,9 +14,10 @@ import { placeIn } from './layer.ts'
 /** What sandboxes expect of a root file system and images lack: the user `user`, `sudo`, names, settings of `apt`. */
 
 /** Raise it when the content changes. */
-export const PROVISION_RECIPE = '1'
+export const PROVISION_RECIPE = '2'
 
 const USER = 1000
+const DIVERSIONS = 'var/lib/dpkg/diversions'
 const MOST_BYTES = 1024 * 1024
 
 /** A file of the image as text. SECURITY: only a regular file inside the tree. */
@@ -69,6 +70,9 @@ export function provision(tree: string, into: string, agent: string): void {
   write('etc/hosts', '127.0.0.1 localhost sandbox\n::1 localhost\n')
   write('etc/resolv.conf', '# The proxy resolves names.\n')
   write('usr/bin/sudo', readFileSync(agent), 0o755)
+  // A package that brings a `sudo` does not replace ours: dpkg moves its file aside.
+  if (isIn(tree, DIVERSIONS))
+    write(DIVERSIONS, `${textIn(tree, DIVERSIONS)}/usr/bin/sudo\n/usr/bin/sudo.distrib\n:\n`)
   if (isIn(tree, 'etc/apt')) writeAptSettings(write)
   if (isIn(tree, 'usr/bin/python3') && !isIn(tree, 'usr/bin/python'))
     symlinkSync('python3', join(into, 'usr/bin/python'))
