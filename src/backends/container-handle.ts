@@ -173,8 +173,8 @@ export class ContainerSandbox extends GuestSandbox {
   /** The container in the engine. */
   readonly container: ContainerHandle
 
-  constructor(plan: Plan, place: ContainerTransport, container: ContainerHandle = place.container) {
-    super(plan, place)
+  constructor(plan: Plan, transport: ContainerTransport, container: ContainerHandle = transport.container) {
+    super(plan, transport)
     this.container = container
   }
 

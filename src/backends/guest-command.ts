@@ -102,7 +102,7 @@ export class GuestCommand implements RunningCommand {
   readonly result: Promise<ExecResult>
   readonly #io: StartIo
   readonly #limits: Limits
-  readonly #place: LimitEnforcement
+  readonly #enforcement: LimitEnforcement
   readonly #layers: readonly string[]
   readonly #command: LimitedCommand
   readonly #before: KernelCounts
@@ -113,12 +113,12 @@ export class GuestCommand implements RunningCommand {
   #isOver: (result: ExecResult) => void = () => {}
   #isFailed: (error: unknown) => void = () => {}
 
-  constructor(limits: Limits, io: StartIo, place: LimitEnforcement, layers: readonly string[]) {
+  constructor(limits: Limits, io: StartIo, enforcement: LimitEnforcement, layers: readonly string[]) {
     this.#io = io
     this.#limits = limits
-    this.#place = place
+    this.#enforcement = enforcement
     this.#layers = layers
-    this.#before = place.counts()
+    this.#before = enforcement.counts()
     this.#command = new LimitedCommand({
       limits,
       output: io.output,
@@ -134,7 +134,7 @@ export class GuestCommand implements RunningCommand {
       this.#isFailed = reject
     })
     this.result.catch(() => {})
-    if (limits.diskMb !== undefined || (this.#isConfined && !place.confine))
+    if (limits.diskMb !== undefined || (this.#isConfined && !enforcement.confine))
       throw new SandboxError('unsupported', 'this backend cannot enforce that limit for a single command', {
         hint: 'set it when the sandbox is created',
       })
@@ -193,7 +193,7 @@ export class GuestCommand implements RunningCommand {
   }
 
   #confine(pid: number): Promise<Confinement> | undefined {
-    return this.#place.confine?.(pid, this.#limits)
+    return this.#enforcement.confine?.(pid, this.#limits)
   }
 
   write(data: Uint8Array): Promise<void> {
@@ -235,7 +235,7 @@ export class GuestCommand implements RunningCommand {
   /** What the kernel counted since this command began, including parallel commands. */
   #counted(): KernelCounts {
     const own = this.#confinement?.counts() ?? { oomKills: 0, pidsRefused: 0 }
-    const now = this.#place.counts()
+    const now = this.#enforcement.counts()
     return {
       oomKills: own.oomKills + now.oomKills - this.#before.oomKills,
       pidsRefused: own.pidsRefused + now.pidsRefused - this.#before.pidsRefused,

@@ -41,15 +41,15 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
   readonly files: SharedFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
-  readonly #place: GuestTransport
+  readonly #transport: GuestTransport
   #closed = false
   #paused = false
   #running = 0
 
-  constructor(plan: Plan, place: GuestTransport) {
+  constructor(plan: Plan, transport: GuestTransport) {
     this.#plan = plan
-    this.#place = place
-    this.ended = place.ended
+    this.#transport = transport
+    this.ended = transport.ended
     const filesOf = (owner: string): SharedFiles =>
       guestFiles(
         (argv, io) => this.#builtin(argv, io, owner),
@@ -69,7 +69,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     const session = await this.#session(io.permit)
     const status = await session.ready
     const limits = { ...timeLimits(this.#plan.limits), ...io.limits }
-    const guest = new GuestCommand(limits, io, this.#place, this.#place.layersOf(status))
+    const guest = new GuestCommand(limits, io, this.#transport, this.#transport.layersOf(status))
     const fields = fieldsOf(command, io, guest.isHeld, this.#plan.root !== undefined)
     const pace = io.output === undefined ? 'result' : 'stream'
     const host: CommandParts = {
@@ -82,24 +82,24 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
 
   async connect(port: number): Promise<Duplex> {
     this.#assertOpen()
-    const session = await this.#place.session()
+    const session = await this.#transport.session()
     await session.ready
     return session.connect(port)
   }
 
   async layers(): Promise<readonly string[]> {
     this.#assertOpen()
-    return this.#place.layersOf(await (await this.#place.session()).ready)
+    return this.#transport.layersOf(await (await this.#transport.session()).ready)
   }
 
   usage(): Usage | undefined {
-    return this.#place.usage?.()
+    return this.#transport.usage?.()
   }
 
   /** Freezes all processes; nothing new starts until `resume`. */
   async pause(): Promise<void> {
     this.#assertOpen()
-    const session = await this.#place.session()
+    const session = await this.#transport.session()
     await session.ready
     session.freeze(true)
     this.#paused = true
@@ -107,14 +107,14 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
 
   async resume(): Promise<void> {
     if (this.#closed || !this.#paused) throw new SandboxError('wrong-state', 'the sandbox is not paused')
-    ;(await this.#place.session()).freeze(false)
+    ;(await this.#transport.session()).freeze(false)
     this.#paused = false
   }
 
   /** Freezes all commands; the agent and its file operations continue. */
   async still<T>(work: () => Promise<T>): Promise<T> {
     this.#assertOpen()
-    const session = await this.#place.session()
+    const session = await this.#transport.session()
     await session.ready
     session.freeze(true)
     try {
@@ -130,13 +130,13 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
 
   async close(): Promise<void> {
     this.#closed = true
-    await this.#place.close()
+    await this.#transport.close()
   }
 
   /** A setup failure is reported only to callers that are permitted to start a command. */
   async #session(permit: Promise<unknown> | undefined): Promise<Session> {
     try {
-      return await this.#place.session()
+      return await this.#transport.session()
     } catch (error) {
       await permit
       throw error
@@ -145,8 +145,8 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
 
   /** A command counts from before it starts until it has ended or failed to start. */
   async #counted<T>(start: () => Promise<T>, ended: Promise<unknown>): Promise<T> {
-    this.#place.onCommands?.(++this.#running)
-    const release = (): void => this.#place.onCommands?.(--this.#running)
+    this.#transport.onCommands?.(++this.#running)
+    const release = (): void => this.#transport.onCommands?.(--this.#running)
     try {
       const started = await start()
       ended.then(release, release)
@@ -170,7 +170,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     owner: string,
   ): Promise<number> {
     this.#assertOpen()
-    const session = await this.#place.session()
+    const session = await this.#transport.session()
     await session.ready
     const users = this.#plan.root ? ['as', 'root', 'owner', owner] : []
     const fields = [
@@ -179,7 +179,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
       ...argv.flatMap((word) => ['argv', word]),
       ...(input ? ['input'] : []),
     ]
-    this.#place.onCommands?.(++this.#running)
+    this.#transport.onCommands?.(++this.#running)
     const guest = session.start({ fields, onOutput: output })
     const stop = (): void => guest.kill()
     signal?.addEventListener('abort', stop, { once: true })
@@ -191,7 +191,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
       if (lost !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${lost}`)
       return exit && !exit.signaled ? exit.code : 1
     } finally {
-      this.#place.onCommands?.(--this.#running)
+      this.#transport.onCommands?.(--this.#running)
       signal?.removeEventListener('abort', stop)
     }
   }

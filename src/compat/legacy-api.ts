@@ -152,7 +152,7 @@ export async function detectCapabilities(
 let policy: ExecPolicy | undefined
 let router: AutoSandboxRouter | undefined
 
-const placeOf = (ringfence: { readonly cwd: string; readonly home: string }) => ({
+const directoriesOf = (ringfence: { readonly cwd: string; readonly home: string }) => ({
   workspace: ringfence.cwd,
   home: ringfence.home,
 })
@@ -160,7 +160,7 @@ const placeOf = (ringfence: { readonly cwd: string; readonly home: string }) => 
 /** Loads the shared policy from this user's configuration. */
 export async function initializeExecPolicy(options: ComposeOptions = {}): Promise<ExecPolicy> {
   const ringfence = await compose(options)
-  policy = new ExecPolicy(ringfence.config, placeOf(ringfence))
+  policy = new ExecPolicy(ringfence.config, directoriesOf(ringfence))
   return policy
 }
 

@@ -180,7 +180,7 @@ function policyOf(ringfence: Ringfence, reload: ServerParts['reload']): PolicySe
     current,
     hash,
     reload,
-    inspect: (command, place) => inspect(command, { ...place, home: GUEST_HOME }),
+    inspect: (command, directory) => inspect(command, { ...directory, home: GUEST_HOME }),
   })
 }
 

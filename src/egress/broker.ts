@@ -80,7 +80,7 @@ export class Broker {
       if (bound.includes(secret)) continue
       if (secret.value.disposed)
         return new SandboxError('capability-denied', `the secret \`${secret.grant.name}\` was taken back`)
-      const where = otherPlace(secret.grant, target, scheme)
+      const where = otherHost(secret.grant, target, scheme)
       return new SandboxError(
         'capability-denied',
         `the placeholder of \`${secret.grant.name}\` is sent ${where}`,
@@ -105,7 +105,7 @@ export class Broker {
   }
 }
 
-function otherPlace(grant: BrokeredSecret['grant'], target: Target, scheme: 'http' | 'https'): string {
+function otherHost(grant: BrokeredSecret['grant'], target: Target, scheme: 'http' | 'https'): string {
   if (grant.host !== target.host) return `to \`${target.host}\`, which is not its host`
   return scheme === 'http' && grant.scheme === 'https'
     ? 'over plain http'

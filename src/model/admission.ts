@@ -30,7 +30,7 @@ type AdmissionLimits = {
 }
 
 /**
- * A semaphore with a fair queue: `running` slots, `waiting` places in the queue, further requests are rejected. Slots are shared
+ * A semaphore with a fair queue: `running` slots, `waiting` requests in the queue, further requests are rejected. Slots are shared
  * equally between tenants, and within a tenant between its keys. A requester below its equal share never waits, even if every
  * slot is in use; the queue is served round-robin. So unless the limit is strict, the number of used slots may exceed it
  * while tenants share it, by less than each newcomer's equal share.

@@ -167,8 +167,8 @@ function refuseUnbuilt(spec: Spec): void {
 }
 
 /** Sandboxes started by root run as the owner of their workspace, if the owner is another user. */
-const ownerOf = (facts: Facts, place: PathFact | undefined): Plan['runAs'] =>
-  facts.uid === 0 && place && place.uid !== 0 ? { uid: place.uid, gid: place.gid } : undefined
+const ownerOf = (facts: Facts, path: PathFact | undefined): Plan['runAs'] =>
+  facts.uid === 0 && path && path.uid !== 0 ? { uid: path.uid, gid: path.gid } : undefined
 
 function startingPoint(workspace: PathFact, facts: Facts): string {
   return isWithin(facts.cwd, workspace.real) ? facts.cwd : workspace.real

@@ -95,7 +95,7 @@ class Reader {
     else if (type === 'ENV') this.#env(line, rest)
     else if (type === 'RUN') this.#run(line, rest)
     else if (type === 'COPY' || type === 'ADD') this.#copy(line, rest)
-    else if (type === 'WORKDIR' || type === 'USER') this.#place(type, rest)
+    else if (type === 'WORKDIR' || type === 'USER') this.#setDefaults(type, rest)
     else if (type === 'CMD') this.#command = commandOf(rest)
     else if (type === 'ENTRYPOINT') this.#entrypoint = commandOf(rest)
     else if (!WITHOUT_EFFECT.includes(type)) throw refused(line, `\`${type}\` is not supported`)
@@ -167,7 +167,7 @@ class Reader {
     }
   }
 
-  #place(type: string, rest: string): void {
+  #setDefaults(type: string, rest: string): void {
     this.#steps.push({ type, args: [this.#filled(wordsOf(rest)[0] ?? '')] })
   }
 }

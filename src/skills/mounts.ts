@@ -20,8 +20,8 @@ export function mountsFor(grants: readonly Capability[], workspace: string | und
   const readsAll = ['file_read', 'file_list'].some((tool) => grantsName(grants, 'ToolInvoke', tool))
   const writesAll = grantsName(grants, 'ToolInvoke', 'file_write')
   const whole = root !== undefined && (readsAll || writesAll) ? [root] : []
-  const write = [...(writesAll ? whole : []), ...placesOf(grants, 'FileWrite', root)]
-  const read = [...(writesAll ? [] : whole), ...placesOf(grants, 'FileRead', root)]
+  const write = [...(writesAll ? whole : []), ...directoriesOf(grants, 'FileWrite', root)]
+  const read = [...(writesAll ? [] : whole), ...directoriesOf(grants, 'FileRead', root)]
   const seen = [...read, ...write].some((path) => root !== undefined && isInWorkspace(path, root))
   return {
     write: distinct(write),
@@ -37,7 +37,7 @@ function realOf(path: string): string | undefined {
   return seen.state === 'exists' ? seen.real : undefined
 }
 
-function placesOf(
+function directoriesOf(
   grants: readonly Capability[],
   kind: 'FileRead' | 'FileWrite',
   root: string | undefined,
@@ -46,13 +46,13 @@ function placesOf(
     if (grant.kind !== kind || !('root' in grant)) return []
     if (grant.root === 'any') throw tooWide(grant)
     const base = grant.root === 'absolute' ? '' : root
-    return base === undefined ? [] : placesIn(grant, kind, base, root)
+    return base === undefined ? [] : directoriesIn(grant, kind, base, root)
   })
 }
 
 type FileGrant = Extract<Capability, { root: string }>
 
-function placesIn(
+function directoriesIn(
   grant: FileGrant,
   kind: 'FileRead' | 'FileWrite',
   base: string,

@@ -12,7 +12,7 @@ import type { Event, EventSink, Pace } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Spec } from '../model/spec.ts'
 import { parseSecretGrant, type SecretGrant } from '../policy/grants/secret-grant.ts'
-import { assertPlace } from '../policy/grants/secret-lending.ts'
+import { assertDeclaredHost } from '../policy/grants/secret-lending.ts'
 import { type HostVerdict, hostVerdicts } from '../policy/network/host-verdicts.ts'
 import { certificateBundle } from '../policy/network/proxy-environment.ts'
 import type { EgressFacts } from '../policy/plan.ts'
@@ -172,7 +172,7 @@ class SandboxEgress implements PreparedEgress, Egress {
     const grant = parseSecretGrant(text)
     const { declared, vault, env } = this.#parts
     const found = declared.find(({ name }) => name === grant.variable)
-    assertPlace(found, grant)
+    assertDeclaredHost(found, grant)
     const lent = found && vault.lend(found.name, declared)
     if (lent) return brokerSecret(grant, lent)
     const own = new Secret(environmentValue(grant, env))

@@ -72,7 +72,7 @@ export type GateParts = {
   readonly allowNative?: () => boolean
   readonly registry: SandboxRegistry
   readonly trail: EventSink
-  readonly judge: (command: AskedCommand, place: WorkingDirectory) => Promise<Decision>
+  readonly judge: (command: AskedCommand, directory: WorkingDirectory) => Promise<Decision>
   readonly observe: (path: string) => Observed
   /** The targets of protected names in a writable directory. */
   readonly pins?: (path: string) => PinFacts
@@ -225,11 +225,11 @@ export class Gate {
 
   /** Judges a command of a sandbox with this plan. */
   judge(command: AskedCommand, plan: Plan, options: JudgeOptions = {}): Promise<Decision> {
-    return this.#parts.judge(command, this.placeOf(plan, options))
+    return this.#parts.judge(command, this.contextOf(plan, options))
   }
 
   /** Where commands of this plan run, and behind what. */
-  placeOf(
+  contextOf(
     plan: Plan,
     { cwd = plan.cwd, backend, allowHosts, env, isNetworkGranted }: JudgeOptions = {},
   ): WorkingDirectory {

@@ -346,15 +346,13 @@ function agentFields(plan: Plan, command: Command | 'persistent', context: Launc
     ...plan.masks.flatMap((mask) => ['mask', mask.target, mask.dev, mask.ino]),
     ...PROC_HIDDEN.flatMap((path) => ['hide', path]),
     ...PROC_READONLY.flatMap((path) => ['readonly', path]),
-    ...(grantsRoot(plan)
-      ? ['whole-file-system']
-      : writablePlaces(plan).flatMap((path) => ['writable', path])),
+    ...(grantsRoot(plan) ? ['whole-file-system'] : writablePaths(plan).flatMap((path) => ['writable', path])),
     ...protectionFields(plan),
     ...limitFields(plan, context),
   ]
 }
 
-const writablePlaces = (plan: Plan): readonly string[] => [...writableTargets(plan), '/tmp', '/dev']
+const writablePaths = (plan: Plan): readonly string[] => [...writableTargets(plan), '/tmp', '/dev']
 
 function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
   const { memoryMb, pids, diskMb } = plan.limits

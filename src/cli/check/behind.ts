@@ -19,9 +19,9 @@ export async function behindPlan(values: SandboxValues, host: Context): Promise<
   try {
     const plan = ringfence.gate.plan(specOf(values, ringfence))
     const { name, level } = await ringfence.registry.select(plan)
-    const { behind, ...place } = ringfence.gate.placeOf(plan, { backend: name, cwd: host.cwd })
+    const { behind, ...context } = ringfence.gate.contextOf(plan, { backend: name, cwd: host.cwd })
     const contains = behind ? containedBy(behind) : {}
-    return { context: { ...host, ...place, contains }, backend: name, level, contains }
+    return { context: { ...host, ...context, contains }, backend: name, level, contains }
   } finally {
     await ringfence.close()
   }

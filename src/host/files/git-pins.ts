@@ -94,7 +94,8 @@ function filesOf({ tree, gitDir, common }: Repository, { globals, home }: PinOpt
     for (const setting of parseGitConfig(readText(file) ?? '')) {
       const target = targetOf(setting, { file, tree, home })
       if (target !== undefined && setting.name.startsWith('include')) queue.push(target)
-      const paths = target === undefined ? programsOf(setting, tree, home) : hookPlaces(placeOf(target), tree)
+      const paths =
+        target === undefined ? programsOf(setting, tree, home) : hookPaths(realPathOf(target), tree)
       for (const path of paths) found.add(path)
     }
   }
@@ -117,7 +118,7 @@ const programsOf = (setting: GitSetting, tree: string, home: string): readonly s
   programWords(setting)
     .map((word) => resolve(tree, word.startsWith('~/') ? join(home, word.slice(2)) : word))
     .filter((path) => isFile(path))
-    .map(placeOf)
+    .map(realPathOf)
 
 const HOOKS =
   `applypatch-msg pre-applypatch post-applypatch pre-commit pre-merge-commit prepare-commit-msg commit-msg post-commit
@@ -126,15 +127,15 @@ const HOOKS =
   post-index-change`.split(/\s+/)
 
 /** Hooks in the root of the working tree are protected one by one; otherwise nothing in it could be written. */
-const hookPlaces = (target: string, tree: string): readonly string[] =>
-  `${placeOf(tree)}/`.startsWith(`${target === '/' ? '' : target}/`)
+const hookPaths = (target: string, tree: string): readonly string[] =>
+  `${realPathOf(tree)}/`.startsWith(`${target === '/' ? '' : target}/`)
     ? HOOKS.map((name) => join(target, name))
     : [target]
 
 /** The real path, also of a path that does not exist yet. */
-function placeOf(path: string): string {
+function realPathOf(path: string): string {
   const real = realOf(path)
-  return real ?? (dirname(path) === path ? path : join(placeOf(dirname(path)), basename(path)))
+  return real ?? (dirname(path) === path ? path : join(realPathOf(dirname(path)), basename(path)))
 }
 
 const isFile = (path: string): boolean => {

@@ -36,7 +36,7 @@ beforeEach(() => {
 afterEach(() => rmSync(root, { recursive: true, force: true }))
 
 describe('observePath', () => {
-  const placeOf = (path: string): string => {
+  const realPathOf = (path: string): string => {
     const seen = observePath(path)
     if (seen.state === 'exists') return seen.real.replace(root, '')
     return seen.state === 'missing'
@@ -71,14 +71,14 @@ describe('observePath', () => {
   ])('%s → %s', (path, wanted, links) => {
     for (const [target, name] of links) symlinkSync(target, at(name))
     // Joined as text: `path.join` would normalise what the walk must see.
-    expect(placeOf(`${root}/${path}`)).toBe(wanted)
+    expect(realPathOf(`${root}/${path}`)).toBe(wanted)
   })
 
   it('follows forty symlinks and not one more', () => {
     symlinkSync('src', at('w/c0'))
     for (let index = 1; index < 41; index++) symlinkSync(`c${index - 1}`, at(`w/c${index}`))
-    expect(placeOf(at('w/c39'))).toBe('/w/src')
-    expect(placeOf(at('w/c40'))).toBe('ELOOP')
+    expect(realPathOf(at('w/c39'))).toBe('/w/src')
+    expect(realPathOf(at('w/c40'))).toBe('ELOOP')
   })
 
   it('agrees with realpath and records the symlinks on the way', () => {
@@ -99,7 +99,7 @@ describe('observePath', () => {
 
   it('refuses a symlink whose target is not valid text', () => {
     execFileSync('sh', ['-c', `ln -s "$(printf 'a\\377')" '${at('w/bad')}'`])
-    expect(placeOf(at('w/bad'))).toBe('EILSEQ')
+    expect(realPathOf(at('w/bad'))).toBe('EILSEQ')
   })
 
   it('requires an absolute path', () => expect(() => observePath('w')).toThrow(/not an absolute path/))

@@ -57,7 +57,7 @@ export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUs
   const bases = scope.cwds.length > 0 ? scope.cwds : [ANY]
   const found: Finding[] = []
   for (const base of bases) {
-    const finding = judge(walk, place(path, base), use)
+    const finding = judge(walk, patternOf(path, base), use)
     if (finding && !found.some((other) => other.reason === finding.reason)) found.push(finding)
   }
   return found
@@ -78,12 +78,12 @@ function disguiseOf(path: string): Finding | undefined {
 
 /** The absolute path with `.`, `..` and aliases of the root resolved; marks are kept. */
 export function absolute(path: string, cwd: string): string {
-  return place(path, cwd).text
+  return patternOf(path, cwd).text
 }
 
 const MAX_SEGMENTS = 64
 
-function place(path: string, cwd: string): PathPattern {
+function patternOf(path: string, cwd: string): PathPattern {
   const open = path[0] === ANY || path[0] === SPLIT
   const whole = path[0] === '/' || open ? path : `${cwd}/${path}`
   const rooted = whole[0] === '/'

@@ -177,7 +177,7 @@ export function reviewedMounts(mounts: readonly Mount[], facts: Facts): readonly
   return mounts.map((mount) => {
     const overlay = facts.overlays?.[writable.indexOf(mount)]
     if (mount.mode === 'rw' && !overlay)
-      throw new SandboxError('internal', 'no place for the changes was made')
+      throw new SandboxError('internal', 'no directory for the changes was created')
     return mount.mode === 'rw' && overlay ? { ...mount, overlay } : mount
   })
 }
@@ -261,11 +261,11 @@ function deniedMount(policy: SandboxPolicy, asked: Asked, facts: Facts): string 
       roots: prefixes.map((path) => facts.paths.get(path) as PathEvidence),
     },
   )
-  return verdict === 'deny' ? reason : ownPlace(factOf(asked.path, facts).real, facts)
+  return verdict === 'deny' ? reason : stateDirectoryReason(factOf(asked.path, facts).real, facts)
 }
 
 /** Never granted to anyone: Ringfence's records and keys, and a whole home directory. */
-function ownPlace(real: string, facts: Facts): string | undefined {
+function stateDirectoryReason(real: string, facts: Facts): string | undefined {
   const state = facts.stateDir.fact?.real
   if (state !== undefined && isWithin(real, state)) return 'it holds the records and keys of ringfence'
   if (isWithin(facts.home, real))
@@ -274,7 +274,7 @@ function ownPlace(real: string, facts: Facts): string | undefined {
 }
 
 const refusedTarget = (target: string | undefined): string | undefined =>
-  target !== undefined && isWithin(target, '/.ringfence') ? 'the sandbox needs that place itself' : undefined
+  target !== undefined && isWithin(target, '/.ringfence') ? 'the sandbox itself uses that path' : undefined
 
 /** SECURITY: if allowed paths are configured, "missing" and "outside" get the same error; otherwise be specific. */
 function refuseAbsent(policy: SandboxPolicy, path: string, observed: Observed | undefined): void {

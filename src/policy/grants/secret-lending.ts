@@ -19,16 +19,16 @@ export function assertLent(declared: readonly SecretConfig[], spec: Spec, tenant
           hint: `the operator can lend it: \`tenants = ["${tenant}"]\` in its [[secret]] table`,
         },
       )
-    assertPlace(found, grant)
+    assertDeclaredHost(found, grant)
   }
 }
 
 /** A declared secret is sent only to its own hosts, for every requester. */
-export function assertPlace(
+export function assertDeclaredHost(
   found: SecretConfig | undefined,
   { host, port, scheme, variable }: SecretGrant,
 ): void {
-  if (!found || found.hosts.some((one) => placeOf(one) === `${scheme}://${host}:${port}`)) return
+  if (!found || found.hosts.some((one) => originOf(one) === `${scheme}://${host}:${port}`)) return
   throw denied(
     `the secret \`${variable}\` is not for \`${host}:${port}\``,
     `it is for ${found.hosts.join(', ')}`,
@@ -36,7 +36,7 @@ export function assertPlace(
 }
 
 /** Hosts are written as in a grant: `api.example.com`, with a port, or with `http://` for plain HTTP. */
-function placeOf(text: string): string {
+function originOf(text: string): string {
   const { scheme, host, port } = parseSecretGrant(`X=X@${text}`)
   return `${scheme}://${host}:${port}`
 }

@@ -118,7 +118,7 @@ export function privateFor(grants: TenantGrants, opened: readonly string[]): rea
   return [...new Set([...opened.filter((entry) => named.includes(entry)), ...covered])]
 }
 
-const withoutScheme = (place: string): string => place.replace(/^https?:\/\//, '')
+const withoutScheme = (url: string): string => url.replace(/^https?:\/\//, '')
 
 /** An entry as a host rule; address ranges are compared as text only. */
 function ruleOf(entry: string): readonly HostRule[] {

@@ -131,7 +131,7 @@ export function judgePath(policy: PathPolicy, request: PathRequest, facts: PathF
 function judgeName({ policy, request, facts }: Case, raw: string, evidence: PathEvidence): Judged | string {
   const screened = screenPath(raw, request.via)
   if (screened.kind === 'refused') return screened.reason
-  const effective = placeOf(evidence)
+  const effective = effectivePathOf(evidence)
   const grant = effective === undefined ? undefined : grantOf(policy, facts.roots, effective)
   // SECURITY: outside the roots, only the requested text may determine the reason; a reason based on the resolved path would
   // disclose facts about the host.
@@ -157,7 +157,7 @@ function problemOfChange(policy: PathPolicy, judged: Judged): string | undefined
 }
 
 /** The resolved path, whether or not it exists yet. */
-function placeOf(evidence: PathEvidence): string | undefined {
+function effectivePathOf(evidence: PathEvidence): string | undefined {
   switch (evidence.state) {
     case 'exists':
       return evidence.real

@@ -89,18 +89,18 @@ async function buildOn(
   const entry = made.live as LiveSandbox
   const site = { surface, principal, entry, build, image: base.image }
   try {
-    const place = cached ? stateOf(cached.layer.data) : base.state
+    const state = cached ? stateOf(cached.layer.data) : base.state
     for (const [index, step] of steps.entries()) {
       progress.step = String(index + 1)
       const isCached = index < (cached?.steps ?? 0)
       build.log.say(`${isCached ? 'CACHED ' : ''}[${progress.step}/${steps.length}] ${textOf(step)}`)
       if (isCached) continue
       const started = performance.now()
-      await runStep(site, step, place)
-      if (performance.now() - started > WORTH_KEEPING_MS) await keepLayer(site, keys[index] as string, place)
+      await runStep(site, step, state)
+      if (performance.now() - started > WORTH_KEEPING_MS) await keepLayer(site, keys[index] as string, state)
     }
     progress.step = 'finalize'
-    await keepTemplate(site, body, place)
+    await keepTemplate(site, body, state)
   } finally {
     await surface.parts.supervisor.stop(principal, entry.id)
   }
@@ -146,7 +146,7 @@ const stateOf = ({ env = {}, workdir = HOME, user = 'user' }: TemplateData): Bui
 })
 
 /** Keeps the state after a step. A failure costs only the next build some time. */
-async function keepLayer(site: Site, key: string, place: BuildState): Promise<void> {
+async function keepLayer(site: Site, key: string, state: BuildState): Promise<void> {
   const { entry, build, surface } = site
   const live = entry.ready()
   if (!live.plan.root) return
@@ -158,7 +158,7 @@ async function keepLayer(site: Site, key: string, place: BuildState): Promise<vo
       tenant: build.tenant,
       name: null,
     }
-    const data = dataOf(site, place)
+    const data = dataOf(site, state)
     await templates.keep(live, PRIVATE, { ...record, sandboxId: null, createdAt: Date.now(), data })
     const all = await templates.list({ tenant: build.tenant, kind: 'layer', limit: 1000 })
     for (const old of all.slice(MOST_LAYERS)) await templates.remove(old)
@@ -174,7 +174,7 @@ const dataOf = ({ image }: Site, { env, workdir, user }: BuildState) => ({
   ...(image === undefined ? {} : { image }),
 })
 
-async function keepTemplate(site: Site, { startCmd, readyCmd }: BuildBody, place: BuildState): Promise<void> {
+async function keepTemplate(site: Site, { startCmd, readyCmd }: BuildBody, state: BuildState): Promise<void> {
   const { surface, entry, build } = site
   const { templates } = surface.e2b
   const before = await templates.find(build.tenant, build.templateId)
@@ -187,7 +187,7 @@ async function keepTemplate(site: Site, { startCmd, readyCmd }: BuildBody, place
     sandboxId: null,
     createdAt: Date.now(),
     data: {
-      ...dataOf(site, place),
+      ...dataOf(site, state),
       ...(startCmd ? { startCommand: startCmd } : {}),
       ...(readyCmd ? { readyCommand: readyCmd } : {}),
       ...(build.cpus === undefined ? {} : { cpus: build.cpus }),
@@ -198,26 +198,26 @@ async function keepTemplate(site: Site, { startCmd, readyCmd }: BuildBody, place
   if (build.tags.length > 0) await assignTags(templates, kept, build.tags)
 }
 
-async function runStep(site: Site, step: Step, place: BuildState): Promise<void> {
+async function runStep(site: Site, step: Step, state: BuildState): Promise<void> {
   const args = step.args ?? []
   if (step.type === 'RUN') {
-    const user = userOf(site, args[1] || place.user)
-    return shell(site, ['/bin/bash', '-l', '-c', args[0] ?? ''], { ...place, user })
+    const user = userOf(site, args[1] || state.user)
+    return shell(site, ['/bin/bash', '-l', '-c', args[0] ?? ''], { ...state, user })
   }
   if (step.type === 'ENV') {
-    for (let at = 0; at + 1 < args.length; at += 2) place.env[args[at] as string] = args[at + 1] as string
+    for (let at = 0; at + 1 < args.length; at += 2) state.env[args[at] as string] = args[at + 1] as string
     return
   }
   if (step.type === 'WORKDIR') {
-    place.workdir = posix.resolve(place.workdir, pathOf(args[0], place.workdir))
-    return makeWorkdir(site, place)
+    state.workdir = posix.resolve(state.workdir, pathOf(args[0], state.workdir))
+    return makeWorkdir(site, state)
   }
   if (step.type === 'USER') {
     // A group is the user's own anyway.
-    place.user = userOf(site, (args[0] ?? 'user').replace(/:.*$/, ''))
+    state.user = userOf(site, (args[0] ?? 'user').replace(/:.*$/, ''))
     return
   }
-  if (step.type === 'COPY') return copy(site, step, place)
+  if (step.type === 'COPY') return copy(site, step, state)
   throw new SandboxError('unsupported', `the step \`${step.type}\` is not known here`)
 }
 
@@ -295,15 +295,15 @@ function unknownUser(error: unknown, command: readonly string[], user: string): 
 }
 
 /** The client's archive is unpacked inside the sandbox, like everything that comes from outside. */
-async function copy(site: Site, step: Step, place: BuildState): Promise<void> {
+async function copy(site: Site, step: Step, state: BuildState): Promise<void> {
   const [from = '', to = '', owner, mode] = step.args ?? []
   const { templates } = site.surface.e2b
   const upload = templates.upload(site.build.tenant, step.filesHash ?? '')
   if (!upload.present) throw new SandboxError('invalid-input', `the files of \`${from}\` were not uploaded`)
   await site.entry.ready().files.write(`${COPY_BASE}.tar`, await plainArchive(upload.path))
-  const target = to.startsWith('~') ? pathOf(to, homeOf(place.user)) : posix.resolve(place.workdir, to || '.')
+  const target = to.startsWith('~') ? pathOf(to, homeOf(state.user)) : posix.resolve(state.workdir, to || '.')
   const isDirectory = /(^|\/|\/\.|^\.)$/.test(to) || (PRIVATE as readonly string[]).includes(target)
-  const owned = hasRoot(site) ? ownerText(owner || place.user) : onlyUser(site, owner)
+  const owned = hasRoot(site) ? ownerText(owner || state.user) : onlyUser(site, owner)
   await script(site, copyLine({ from, target, isDirectory, mode, owner: owned }))
 }
 const COPY_BASE = '/tmp/.ringfence-copy'

@@ -30,10 +30,10 @@ const hostile = (what: string): SandboxError =>
 const statOf = (path: string) => lstatSync(path, { throwIfNoEntry: false })
 
 /**
- * The place of a path in an unpacked tree, in which symbolic links are followed as if the tree were the root of a machine.
+ * The real path of a path in an unpacked tree, in which symbolic links are followed as if the tree were the root of a machine.
  * SECURITY: never leaves the tree, whatever its links say; the last part is not followed. Nobody else may write to the tree.
  */
-export function placeIn(root: string, name: string, make = false): string | undefined {
+export function resolveIn(root: string, name: string, make = false): string | undefined {
   const rest = name.split('/').filter((part) => part !== '' && part !== '.')
   let at = root
   let links = 0
@@ -110,11 +110,11 @@ export class LayerUnpacker {
     this.#describe(path, entry)
   }
 
-  /** INVARIANT: links and removals forget the place that is remembered. */
+  /** INVARIANT: links and removals clear the remembered directory. */
   #parentOf(name: string): string {
     const parent = dirname(name)
     if (this.#parent?.name === parent) return this.#parent.path
-    const path = parent === '.' ? this.#root : (placeIn(this.#root, `${parent}/x`, true) as string)
+    const path = parent === '.' ? this.#root : (resolveIn(this.#root, `${parent}/x`, true) as string)
     const found = { name: parent, path: parent === '.' ? path : dirname(path) }
     this.#parent = found
     return found.path
@@ -132,7 +132,7 @@ export class LayerUnpacker {
 
   /** SECURITY: a hard link to a symbolic link, or through one out of the tree, is never made. */
   #hardLink({ name, link }: TarEntry, path: string): void {
-    const target = placeIn(this.#root, link)
+    const target = resolveIn(this.#root, link)
     if (target === undefined || !statOf(target)?.isFile())
       throw hostile(
         `\`${name}\` is a hard link to \`${link.slice(0, 256)}\`, which is not a file of the image`,

@@ -9,7 +9,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
-import { placeIn } from './layer.ts'
+import { resolveIn } from './layer.ts'
 
 /** What sandboxes expect of a root file system and images lack: the user `user`, `sudo`, names, settings of `apt`. */
 
@@ -22,13 +22,13 @@ const MOST_BYTES = 1024 * 1024
 
 /** A file of the image as text. SECURITY: only a regular file inside the tree. */
 function textIn(tree: string, name: string): string {
-  const path = placeIn(tree, name)
+  const path = resolveIn(tree, name)
   const stat = path === undefined ? undefined : lstatSync(path, { throwIfNoEntry: false })
   return path !== undefined && stat?.isFile() && stat.size <= MOST_BYTES ? readFileSync(path, 'utf8') : ''
 }
 
 const isIn = (tree: string, name: string): boolean => {
-  const path = placeIn(tree, name)
+  const path = resolveIn(tree, name)
   return path !== undefined && lstatSync(path, { throwIfNoEntry: false }) !== undefined
 }
 
@@ -41,8 +41,8 @@ function withLine(text: string, line: string): string {
   const id = line.split(':')[2]
   const others = linesOf(text).filter((one) => nameOf(one) !== nameOf(line))
   const at = others.findIndex((one) => one.split(':')[2] === id)
-  const place = at < 0 ? others.length : at
-  return `${[...others.slice(0, place), line, ...others.slice(place)].join('\n')}\n`
+  const index = at < 0 ? others.length : at
+  return `${[...others.slice(0, index), line, ...others.slice(index)].join('\n')}\n`
 }
 
 function withShadow(text: string, names: readonly string[], rest: string): string {
@@ -59,8 +59,8 @@ export function provision(tree: string, into: string, agent: string): void {
   }
   const write = (name: string, content: string | Buffer, mode = 0o644): void => {
     // Where `/usr/sbin` is a link to `/usr/bin`, a directory of ours would hide it.
-    const place = placeIn(tree, name)
-    const path = place === undefined ? name : relative(tree, place)
+    const found = resolveIn(tree, name)
+    const path = found === undefined ? name : relative(tree, found)
     directory(dirname(path))
     writeFileSync(join(into, path), content)
     chmodSync(join(into, path), mode)
@@ -77,7 +77,7 @@ export function provision(tree: string, into: string, agent: string): void {
   if (isIn(tree, 'usr/bin/python3') && !isIn(tree, 'usr/bin/python'))
     symlinkSync('python3', join(into, 'usr/bin/python'))
   directory('home/user')
-  const skeleton = placeIn(tree, 'etc/skel')
+  const skeleton = resolveIn(tree, 'etc/skel')
   if (skeleton !== undefined && lstatSync(skeleton, { throwIfNoEntry: false })?.isDirectory())
     cpSync(skeleton, join(into, 'home/user'), { recursive: true, verbatimSymlinks: true })
   directory('home/user')

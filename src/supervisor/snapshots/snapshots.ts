@@ -96,13 +96,13 @@ export class Snapshots {
       const { id, tenant } = entry.row
       const record = { id: newId('snp'), kind: 'snapshot' as const, tenant, name, sandboxId: id }
       try {
-        const places = [...live.plan.own, TEMPORARY]
+        const directories = [...live.plan.own, TEMPORARY]
         const { env, template } = JSON.parse(entry.row.spec) as Spec
         const from = template === undefined ? undefined : await templates.find(tenant, template)
         const image = from?.data.image
         const data = { ...(env ? { env } : {}), ...(image === undefined ? {} : { image }) }
         const kept = await live.still(() =>
-          templates.keep(live, places, { ...record, createdAt: Date.now(), data }),
+          templates.keep(live, directories, { ...record, createdAt: Date.now(), data }),
         )
         const reason = `snapshot ${kept.id}`
         await trail.append({ event: 'SandboxState', sandbox_id: id, state: 'ready', reason })
@@ -161,8 +161,10 @@ export const openFrom =
 
 /** Adds the private directories that the template's files need, unless the caller named its own. */
 function withOwn(spec: Spec, { data }: Template): Spec {
-  const places = data.own ?? (data.paths ?? []).filter((path) => path !== TEMPORARY)
+  const directories = data.own ?? (data.paths ?? []).filter((path) => path !== TEMPORARY)
   const env = { ...data.env, ...spec.env }
   const named = Object.keys(env).length > 0 ? { env } : {}
-  return spec.private || places.length === 0 ? { ...spec, ...named } : { ...spec, ...named, private: places }
+  return spec.private || directories.length === 0
+    ? { ...spec, ...named }
+    : { ...spec, ...named, private: directories }
 }

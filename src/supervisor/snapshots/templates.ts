@@ -68,7 +68,7 @@ export class Templates {
   /** Archives the current files of the sandbox, then writes the record. */
   async keep(
     live: OpenSandbox,
-    places: readonly string[],
+    directories: readonly string[],
     record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
   ): Promise<Template> {
     const stored = await this.#archivedBy(record.tenant, record.id)
@@ -80,10 +80,10 @@ export class Templates {
     }
     const disk = live.plan.root !== undefined
     // A disk holds everything but what is in memory.
-    const packed = disk ? [TEMPORARY] : places
+    const packed = disk ? [TEMPORARY] : directories
     try {
-      for (const [index, place] of packed.entries())
-        await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(place))
+      for (const [index, directory] of packed.entries())
+        await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(directory))
       if (disk) await this.#keepDisk(live, record.id, room)
     } catch (error) {
       // An archive that exceeded the limit has no record, so it must be removed here.
@@ -120,18 +120,18 @@ export class Templates {
   }
 
   /** Restores the files of a template into a new sandbox. */
-  async restore(live: OpenSandbox, places: readonly string[], { id, data }: Template): Promise<void> {
-    for (const [index, place] of (data.paths ?? places.slice(0, data.places)).entries()) {
+  async restore(live: OpenSandbox, directories: readonly string[], { id, data }: Template): Promise<void> {
+    for (const [index, directory] of (data.paths ?? directories.slice(0, data.places)).entries()) {
       const file = this.#archive(id, index)
       // SECURITY: only into the sandbox's private directories, never into a mount of the host.
-      if (place !== TEMPORARY && !live.plan.own.includes(place))
+      if (directory !== TEMPORARY && !live.plan.own.includes(directory))
         throw new SandboxError(
           'unsupported',
-          `template ${id} contains \`${place}\`, which this sandbox does not have`,
+          `template ${id} contains \`${directory}\`, which this sandbox does not have`,
         )
       if (!existsSync(file))
         throw new SandboxError('launch-failed', `the archive of template ${id} is missing`)
-      await live.files.unpack(place, createReadStream(file))
+      await live.files.unpack(directory, createReadStream(file))
     }
   }
 
