@@ -261,11 +261,11 @@ function deniedMount(policy: SandboxPolicy, asked: Asked, facts: Facts): string 
       roots: prefixes.map((path) => facts.paths.get(path) as PathEvidence),
     },
   )
-  return verdict === 'deny' ? reason : stateDirectoryReason(factOf(asked.path, facts).real, facts)
+  return verdict === 'deny' ? reason : neverGranted(factOf(asked.path, facts).real, facts)
 }
 
 /** Never granted to anyone: Ringfence's records and keys, and a whole home directory. */
-function stateDirectoryReason(real: string, facts: Facts): string | undefined {
+function neverGranted(real: string, facts: Facts): string | undefined {
   const state = facts.stateDir.fact?.real
   if (state !== undefined && isWithin(real, state)) return 'it holds the records and keys of ringfence'
   if (isWithin(facts.home, real))
