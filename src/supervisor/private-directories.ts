@@ -1,9 +1,11 @@
 import { randomBytes } from 'node:crypto'
-import { chmodSync, existsSync, lstatSync, mkdirSync, readdirSync, renameSync, symlinkSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, renameSync, symlinkSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join, relative } from 'node:path'
 import { diskUsage } from '../host/files/disk-usage.ts'
+import { run } from '../host/process/run.ts'
 import type { WritableRoots } from '../host/root/writable-roots.ts'
+import { systemProgram } from '../host/system.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Spec } from '../model/spec.ts'
 import type { Gate, OpenSandboxOptions } from './gate.ts'
@@ -82,18 +84,21 @@ export async function removeTree(path: string): Promise<void> {
   try {
     await rm(path, { recursive: true, force: true })
   } catch {
-    // A guest may remove its own permissions from a directory.
-    openUp(path)
-    await rm(path, { recursive: true, force: true })
+    // SECURITY: a guest may remove its own permissions from a directory, and nest directories beyond the longest path:
+    // only a walk by descriptors removes these.
+    await walked('chmod', ['-R', 'u+rwx', '--', path])
+    await walked('rm', ['-rf', '--', path])
+    if (existsSync(path)) throw new SandboxError('internal', 'a directory of a sandbox cannot be removed')
   }
 }
 
-function openUp(path: string): void {
-  const stat = lstatSync(path, { throwIfNoEntry: false })
-  if (!stat?.isDirectory()) return
-  chmodSync(path, 0o700)
-  for (const name of readdirSync(path)) openUp(join(path, name))
-}
+const WALK_MS = 600_000
+
+const walked = (program: string, args: readonly string[]) =>
+  run(
+    { file: systemProgram(program) ?? program, args, env: {}, cwd: '/', control: false },
+    { wallMs: WALK_MS },
+  )
 
 type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester' | 'volumes'> & {
   /** The sandbox was suspended: its directories exist, and stay if it cannot be opened. */
@@ -125,8 +130,10 @@ export const openWithPrivateDirectories =
       const preparation = roots && { unavailable: () => roots.unavailable(), prepare }
       const open = (one: Spec['root']) =>
         gate.open({ ...spec, ...(one && { root: one }) }, { id, ...options, own, root: preparation })
-      const sandbox = await orWithout(await open(root), root, async (reason) => {
-        roots?.fail(reason)
+      const first = await open(root)
+      const sandbox = await orWithout(first, root, async (reason) => {
+        // SECURITY: what the caller mounts can be the reason, and must not cost other sandboxes their root.
+        if (!disk && !lower && first.plan.mounts.length === 0) roots?.fail(reason)
         return open('read-only')
       })
       sandbox.onClose(() => directories.remove(id))

@@ -45,6 +45,29 @@ async function pulled(...layers: readonly (readonly Entry[] | Buffer)[]): Promis
 const drafts = (): readonly string[] => readdirSync(join(dir, 'trees')).filter((name) => name.startsWith('.'))
 
 describe.skipIf(!hasRegistry)('an image', () => {
+  test('is counted with the directories that the names of its files make', async () => {
+    const name = (index: number): string => `${Array(40).fill(`d${index}`).join('/')}/f`.slice(-99)
+    const files = Array.from({ length: 100 }, (_, index) => ({ name: name(index), data: '' }))
+    await expect(pulled(files)).rejects.toThrow(/too many/)
+    expect(drafts()).toEqual([])
+  })
+
+  test('has only a small skeleton copied to the home directory', async () => {
+    const files = Array.from({ length: 1500 }, (_, index) => ({ name: `etc/skel/f${index}`, data: '' }))
+    await registry.push('test/skeleton', [[{ name: 'etc/' }, { name: 'etc/skel/' }, ...files]])
+    const [upper = ''] = images.layersOf((await images.pull('test/skeleton')).digest)
+    expect(readdirSync(join(upper, 'home/user')).length).toBeLessThanOrEqual(1000)
+  })
+
+  test('has the name that was asked for, also if somebody else pulled it by another name', async () => {
+    const layer = [{ name: 'same', data: 'x' }]
+    await registry.push('test/theirs', [layer])
+    await registry.push('test/ours', [layer])
+    const theirs = await images.pull('test/theirs')
+    const ours = await images.pull('test/ours')
+    expect([ours.digest, ours.name]).toEqual([theirs.digest, 'docker.io/test/ours:latest'])
+  })
+
   test('is pulled by tag and by digest, and unpacked once', async () => {
     const config = {
       Env: ['A=b', 'PATH=/x'],

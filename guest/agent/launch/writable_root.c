@@ -143,10 +143,13 @@ static void write_map(pid_t pid, const char *file, const char *text) {
 /* A user namespace with these lines in its uid_map and gid_map. */
 static int make_mapped_namespace(const char *users, const char *groups) {
   char path[64];
+  pid_t parent = getpid();
   pid_t child = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, 0);
   if (child < 0) die("user namespace: %s", strerror(errno));
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* A parent that is gone already sends no signal, and we would keep its lock and its streams for ever. */
+    if (getppid() != parent) _exit(1);
     for (;;) pause();
   }
   write_map(child, "uid_map", users);
@@ -166,7 +169,9 @@ static int make_user_namespace(unsigned inside, unsigned outside) {
   return make_mapped_namespace(text, text);
 }
 
+/* SECURITY: root in a sandbox may have given the directory itself to a stored id; it was made by who runs us. */
 static void volume_map(char *text, size_t size, unsigned owner) {
+  if (owner - root.stored < ID_COUNT) owner = 0;
   snprintf(text, size, "%u %u 1\n%u %u %u\n%u %u %u", owner, root.range + USER_UID, root.stored, root.range, USER_UID,
            root.stored + USER_UID + 1, root.range + USER_UID + 1, (unsigned)ID_COUNT - USER_UID - 1);
 }

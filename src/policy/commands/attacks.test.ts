@@ -1270,6 +1270,17 @@ describe('a name that only one path of the line defines keeps its other meanings
   ])('%s', (line) => expect(actionOf(line)).toBe('allow'))
 })
 
+describe('a function that calls itself is judged with more than its first arguments', () => {
+  it.each([
+    'f() { "$@"; }; f f rm -rf ~',
+    'f() { $1 $2 $3; }; f f rm x',
+    'a() { b "$@"; }; b() { "$@"; }; a a rm x',
+    'f() { cat $1; f ~/.ssh/id_rsa; }; f README.md',
+    'f() { [ -n "$1" ] && "$1"; [ -n "$2" ] && f "$2"; }; f ls rm',
+    'x=ls; f() { $x; x="rm -rf $HOME"; f; }; f',
+  ])('%s', (line) => expect(actionOf(line)).not.toBe('allow'))
+})
+
 describe('a workspace below a temporary directory', () => {
   const below = { workspace: '/tmp/x/work', home: '/home/agent', own: ['/tmp'] }
   it.each([

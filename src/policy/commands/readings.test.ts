@@ -157,6 +157,7 @@ describe('a here-document without an end', () => {
 
   it('is not readable where shells differ', () => {
     expect(action('cat <<EOF > notes.md\n$(id)')).toBe('ask')
+    expect(action('cat <(cat <<E\nx\nE\ncase $a in *) ls;; esac)')).toBe('ask')
     expect(action("echo $(cat <<'EOF'\nx")).toBe('ask')
   })
 })

@@ -82,9 +82,12 @@ export class Images {
     if (this.#has(digest)) say(`${imageText(name)}: ${digest} is here already`)
     else {
       this.#parts.assertFreeSpace?.()
-      await this.#once(digest, () => this.#unpack(registry, manifest, imageText(name), say))
+      await this.#once(`${name.registry}/${name.repository}@${digest}`, () =>
+        this.#unpack(registry, manifest, imageText(name), say),
+      )
     }
-    return this.get(digest)
+    // The name that the caller used, not that of the first pull.
+    return { ...this.get(digest), name: imageText(name) }
   }
 
   #markUsed(digest: string): void {
@@ -166,12 +169,12 @@ export class Images {
     return join(this.#parts.dir, hash)
   }
 
-  /** Two pulls of one image share the work. */
-  #once(digest: string, work: () => Promise<void>): Promise<void> {
-    const before = this.#underWay.get(digest)
+  /** Two pulls of one image share the work. SECURITY: only from the same place, because another one may never end. */
+  #once(source: string, work: () => Promise<void>): Promise<void> {
+    const before = this.#underWay.get(source)
     if (before) return before
-    const doing = work().finally(() => this.#underWay.delete(digest))
-    this.#underWay.set(digest, doing)
+    const doing = work().finally(() => this.#underWay.delete(source))
+    this.#underWay.set(source, doing)
     return doing
   }
 
@@ -194,7 +197,7 @@ export class Images {
         if (unpacker.leftOut > 0) say(`${name}: ${unpacker.leftOut} devices, pipes or strange names left out`)
       }
       writeFileSync(join(draft, RECORD), JSON.stringify({ digest, name, config: said } satisfies ImageTree))
-      renameSync(draft, this.#path(digest))
+      if (!this.#has(digest)) renameSync(draft, this.#path(digest))
     } finally {
       await rm(draft, { recursive: true, force: true })
     }

@@ -4,13 +4,11 @@ import {
   linkSync,
   lstatSync,
   mkdirSync,
-  readdirSync,
   readlinkSync,
-  rmSync,
   symlinkSync,
   utimesSync,
 } from 'node:fs'
-import { open } from 'node:fs/promises'
+import { open, readdir, rm } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { type TarEntry, TarReader } from '../../backends/tar/reader.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -31,9 +29,10 @@ const statOf = (path: string) => lstatSync(path, { throwIfNoEntry: false })
 
 /**
  * The real path of a path in an unpacked tree, in which symbolic links are followed as if the tree were the root of a machine.
- * SECURITY: never leaves the tree, whatever its links say; the last part is not followed. Nobody else may write to the tree.
+ * Missing directories are made if `made` is there, which is called before each. SECURITY: never leaves the tree,
+ * whatever its links say; the last part is not followed. Nobody else may write to the tree.
  */
-export function resolveIn(root: string, name: string, make = false): string | undefined {
+export function resolveIn(root: string, name: string, made?: () => void): string | undefined {
   const rest = name.split('/').filter((part) => part !== '' && part !== '.')
   let at = root
   let links = 0
@@ -55,7 +54,8 @@ export function resolveIn(root: string, name: string, make = false): string | un
     }
     if (stat && !stat.isDirectory()) throw hostile(`\`${name}\` lies below a file`)
     if (!stat) {
-      if (!make) return undefined
+      if (!made) return undefined
+      made()
       mkdirSync(path, { mode: 0o755 })
     }
     at = path
@@ -71,6 +71,7 @@ export class LayerUnpacker {
   readonly #budget: ImageBudget
   readonly #isRoot: boolean
   readonly #made = new Set<string>()
+  readonly #replaced = new Set<string>()
   #parent: { readonly name: string; readonly path: string } | undefined
   /** Devices, pipes, and names that are not text. */
   leftOut = 0
@@ -101,7 +102,7 @@ export class LayerUnpacker {
     const path = join(this.#parentOf(entry.name), baseOf(entry.name))
     if (baseOf(entry.name).startsWith(REMOVED)) return this.#remove(path)
     const before = statOf(path)
-    if (before && !(before.isDirectory() && entry.kind === 'dir')) this.#clear(path)
+    if (before && !(before.isDirectory() && entry.kind === 'dir')) await this.#clear(path)
     this.#made.add(path)
     if (entry.kind === 'dir') this.#directory(path, before?.isDirectory() ?? false)
     else if (entry.kind === 'link') symlinkSync(entry.link, path)
@@ -114,15 +115,22 @@ export class LayerUnpacker {
   #parentOf(name: string): string {
     const parent = dirname(name)
     if (this.#parent?.name === parent) return this.#parent.path
-    const path = parent === '.' ? this.#root : (resolveIn(this.#root, `${parent}/x`, true) as string)
+    const path =
+      parent === '.' ? this.#root : (resolveIn(this.#root, `${parent}/x`, () => this.#count()) as string)
     const found = { name: parent, path: parent === '.' ? path : dirname(path) }
     this.#parent = found
     return found.path
   }
 
-  #clear(path: string): void {
+  /** SECURITY: an entry with a long name makes many directories. */
+  #count(): void {
+    if (--this.#budget.entries < 0) throw new SandboxError('too-large', 'the image has too many files')
+  }
+
+  /** SECURITY: a whole earlier layer may be below; the server goes on meanwhile. */
+  async #clear(path: string): Promise<void> {
     this.#parent = undefined
-    rmSync(path, { recursive: true, force: true })
+    await rm(path, { recursive: true, force: true })
   }
 
   #directory(path: string, isThere: boolean): void {
@@ -141,18 +149,21 @@ export class LayerUnpacker {
   }
 
   /** A file of an earlier layer that this one does not have any more. */
-  #remove(path: string): void {
+  async #remove(path: string): Promise<void> {
     const name = baseOf(path)
     const parent = dirname(path)
     this.#parent = undefined
     if (name === REPLACED) {
-      for (const one of readdirSync(parent))
-        if (!this.#made.has(join(parent, one))) rmSync(join(parent, one), { recursive: true, force: true })
+      // Once is enough: afterwards everything there is of this layer.
+      if (this.#replaced.has(parent)) return
+      this.#replaced.add(parent)
+      for (const one of await readdir(parent))
+        if (!this.#made.has(join(parent, one))) await this.#clear(join(parent, one))
       return
     }
     const removed = name.slice(REMOVED.length)
     if (removed === '' || removed === '.' || removed === '..') throw hostile(`it removes \`${removed}\``)
-    rmSync(join(parent, removed), { recursive: true, force: true })
+    await this.#clear(join(parent, removed))
   }
 
   /** SECURITY: without setuid and setgid bits, which mean nothing inside and must mean nothing outside. */

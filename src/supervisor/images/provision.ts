@@ -19,6 +19,7 @@ export const PROVISION_RECIPE = '2'
 const USER = 1000
 const DIVERSIONS = 'var/lib/dpkg/diversions'
 const MOST_BYTES = 1024 * 1024
+const MOST_ENTRIES = 1000
 
 /** A file of the image as text. SECURITY: only a regular file inside the tree. */
 function textIn(tree: string, name: string): string {
@@ -79,9 +80,25 @@ export function provision(tree: string, into: string, agent: string): void {
   directory('home/user')
   const skeleton = resolveIn(tree, 'etc/skel')
   if (skeleton !== undefined && lstatSync(skeleton, { throwIfNoEntry: false })?.isDirectory())
-    cpSync(skeleton, join(into, 'home/user'), { recursive: true, verbatimSymlinks: true })
+    cpSync(skeleton, join(into, 'home/user'), {
+      recursive: true,
+      verbatimSymlinks: true,
+      filter: withinLimits(),
+    })
   directory('home/user')
   chownSync(join(into, 'home/user'), USER, USER)
+}
+
+/** SECURITY: the image may have anything there, and the server waits for the copy. */
+function withinLimits(): (path: string) => boolean {
+  let [entries, bytes] = [0, 0]
+  return (path) => {
+    const { size } = lstatSync(path)
+    if (entries + 1 > MOST_ENTRIES || bytes + size > MOST_BYTES) return false
+    entries++
+    bytes += size
+    return true
+  }
 }
 
 type Write = (path: string, content: string | Buffer, mode?: number) => void

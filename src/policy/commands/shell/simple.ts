@@ -187,6 +187,8 @@ function callBody(
       walk.line.push(
         denied('resource/fork-bomb', `\`${name}\` starts itself again and again in the background`),
       )
+    // SECURITY: the body was judged with the arguments and variables of the first call, and these are others.
+    walk.line.push(dynamic(`\`${name}\` calls itself, so what it runs depends on how often`))
     return UNKNOWN
   }
   const positional = scope.positional

@@ -163,11 +163,10 @@ function expansionPieces(words: Words, part: Expansion, inQuotes: boolean): read
       return value(found, inQuotes, part.index?.value ?? part.parameter)
     }
     case 'CommandExpansion':
-      // bash itself loses track when a `case` follows a here-document inside a substitution.
-      if (/<<[\s\S]*\bcase\b/.test(part.text))
-        words.walk.line.push(unseen('shell/unreadable', 'shells differ in how they read it'))
+      hereDocumentBeforeCase(words, part.text)
       return value(words.substitute(part.script, part.pos), inQuotes, '')
     case 'ProcessSubstitution':
+      hereDocumentBeforeCase(words, part.text)
       return [literal(words.process(part.script, part.operator, part.pos))]
     case 'ArithmeticExpansion':
       ambiguous(words, part.text)
@@ -175,6 +174,12 @@ function expansionPieces(words: Words, part: Expansion, inQuotes: boolean): read
     default:
       return part satisfies never
   }
+}
+
+/** SECURITY: bash itself loses track when a `case` follows a here-document inside a substitution: it runs the pattern. */
+function hereDocumentBeforeCase(words: Words, text: string): void {
+  if (/<<[\s\S]*\bcase\b/.test(text))
+    words.walk.line.push(unseen('shell/unreadable', 'shells differ in how they read it'))
 }
 
 /** SECURITY: if the parentheses do not balance, bash parses `$((` as a subshell inside a substitution. */
