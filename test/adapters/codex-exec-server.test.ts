@@ -159,6 +159,7 @@ describe('the protocol', () => {
     const client = await Client.open(url)
     expect((await client.ask('environment/info')).error?.message).toMatch(/initialize/)
     await client.ask('initialize', { clientName: 't' })
+    expect((await client.ask('initialize', { clientName: 't' })).error?.message).toMatch(/already/)
     expect((await client.ask('fs/format')).error?.code).toBe(-32_601)
     expect((await client.ask('fs/readFile', { path: '/etc/passwd' })).error?.message).toMatch(/file: URI/)
     expect((await client.ask('fs/readFile', { path: uri('/no/such') })).error?.code).toBeLessThan(0)

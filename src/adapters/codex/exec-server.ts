@@ -47,6 +47,8 @@ export class CodexExecServer {
       if (request.id === undefined) return
       try {
         if (request.method === 'initialize') {
+          if (id !== undefined)
+            throw new SandboxError('invalid-input', 'this connection is initialized already')
           id = this.#initialize(connection, request.params)
           return connection.send(JSON.stringify({ id: request.id, result: { sessionId: id } }))
         }
