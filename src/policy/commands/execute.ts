@@ -31,6 +31,8 @@ export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], start
   const called = name.includes('/') ? undefined : started.call?.(name, args)
   if (called && !called.mayBeProgram) return called.out
   const renamed = scope.names.get(name)
+  if (!called && renamed === undefined)
+    return runNamed({ walk, scope, node, name, args, stdin: started.stdin })
   // SECURITY: scripts ignore an alias unless an option is set, so the program itself may run too.
   const others = [called?.out, renamed && runRenamed(walk, scope, renamed, { args, started })]
   const out = runNamed({ walk, scope, node, name, args, stdin: started.stdin })

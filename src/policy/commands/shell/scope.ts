@@ -124,22 +124,32 @@ export function mergeInto(scope: Scope, other: Scope): boolean {
     scope.origins.set(name, new Set([...from, ...(scope.origins.get(name) ?? [])]))
   if (mergeFunctions(scope.functions, other.functions)) changed = true
   for (const [name, program] of other.names) if (!scope.names.has(name)) scope.names.set(name, program)
-  if (scope.positional?.join('\0') !== other.positional?.join('\0')) {
-    scope.positional = undefined
-    changed = true
-  }
-  for (const name of new Set([...scope.references.keys(), ...other.references.keys()])) {
-    const unknown = `${name}?`
-    if (scope.references.get(name) === other.references.get(name) || scope.references.get(name) === unknown)
-      continue
-    // No variable has this name, so its value is not known.
-    scope.references.set(name, unknown)
-    changed = true
-  }
+  if (mergePositional(scope, other)) changed = true
+  if (mergeReferences(scope.references, other.references)) changed = true
   if (scope.lastArgument !== other.lastArgument) scope.lastArgument = ANY
   const cwds = mergeCwds(scope.cwds, other.cwds)
   if (cwds.length !== scope.cwds.length) changed = true
   scope.cwds = cwds
+  return changed
+}
+
+function mergePositional(scope: Scope, other: Scope): boolean {
+  if (scope.positional === other.positional) return false
+  if (scope.positional?.join('\0') === other.positional?.join('\0')) return false
+  scope.positional = undefined
+  return true
+}
+
+function mergeReferences(into: Map<string, string>, other: ReadonlyMap<string, string>): boolean {
+  if (into.size === 0 && other.size === 0) return false
+  let changed = false
+  for (const name of new Set([...into.keys(), ...other.keys()])) {
+    const unknown = `${name}?`
+    if (into.get(name) === other.get(name) || into.get(name) === unknown) continue
+    // No variable has this name, so its value is not known.
+    into.set(name, unknown)
+    changed = true
+  }
   return changed
 }
 
@@ -148,6 +158,7 @@ export function mergeInto(scope: Scope, other: Scope): boolean {
  * `false && rm() { :; }; rm -rf ~` would hide the program.
  */
 function mergeFunctions(into: Map<string, FunctionName>, other: ReadonlyMap<string, FunctionName>): boolean {
+  if (into.size === 0 && other.size === 0) return false
   let changed = false
   for (const name of new Set([...into.keys(), ...other.keys()])) {
     const [mine, theirs] = [into.get(name), other.get(name)]
