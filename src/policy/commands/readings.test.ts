@@ -158,6 +158,8 @@ describe('a here-document without an end', () => {
   it('is not readable where shells differ', () => {
     expect(action('cat <<EOF > notes.md\n$(id)')).toBe('ask')
     expect(action('cat <(cat <<E\nx\nE\ncase $a in *) ls;; esac)')).toBe('ask')
+    expect(action('declare w=<(ls); ${w:+rm} ls -rf ~')).toBe('ask')
+    expect(action('w=<(ls) cat x')).toBe('ask')
     expect(action("echo $(cat <<'EOF'\nx")).toBe('ask')
   })
 })

@@ -24,6 +24,8 @@ export function runCommand(walk: Walk, scope: Scope, command: Command, around: C
   const words = wordsOf(walk, scope, around)
   const sources = new Set<string>()
   walk.sources = sources
+  if (hasSplitValue(command))
+    walk.line.push(unseen('shell/unreadable', 'the value of an assignment continues in a substitution'))
   const assignments: Assignment[] = []
   const redirects: Redirection[] = []
   for (const part of command.prefix) {
@@ -50,6 +52,12 @@ export function runCommand(walk: Walk, scope: Scope, command: Command, around: C
     sources,
     named: command.name !== undefined,
   })
+}
+
+/** SECURITY: our parser ends the value of `w=<(…)` at the `<`, and would read the rest as another word; bash does not. */
+function hasSplitValue({ prefix, name, suffix }: Command): boolean {
+  const parts = [...prefix, ...(name ? [name] : []), ...suffix]
+  return parts.some((part, index) => part.type === 'Assignment' && part.end === parts[index + 1]?.pos)
 }
 
 type Simple = {
