@@ -1,8 +1,9 @@
-import { closeSync, existsSync, mkdtempSync, openSync, readdirSync, readFileSync } from 'node:fs'
+import { closeSync, mkdtempSync, openSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Backend, BackendSandbox } from '../../src/backends/backend.ts'
 import { missingOf, SandboxRegistry } from '../../src/backends/registry.ts'
 import type { WritableRoots } from '../../src/host/root/writable-roots.ts'
+import { readText } from '../../src/host/system.ts'
 import type { ExecResult } from '../../src/model/command.ts'
 import { SandboxError } from '../../src/model/errors.ts'
 import { GUARANTEE_NAMES, type Guarantee } from '../../src/model/guarantee.ts'
@@ -76,8 +77,7 @@ async function opened(
 async function seenFromHost(sandbox: BackendSandbox, path: string): Promise<string> {
   const id = /root-user\(host id (\d+)\)/.exec((await sandbox.layers()).join(' '))?.[1]
   const first = readdirSync('/proc').find((pid) => {
-    if (!/^\d+$/.test(pid) || !existsSync(`/proc/${pid}/status`)) return false
-    const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+    const status = /^\d+$/.test(pid) ? (readText(`/proc/${pid}/status`) ?? '') : ''
     return status.includes(`\nUid:\t${id}\t`) && /^NSpid:\t.*\t1$/m.test(status)
   })
   if (first === undefined) throw new Error('the sandbox has no first process')

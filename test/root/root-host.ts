@@ -7,6 +7,7 @@ import type { Event } from '../../src/model/event.ts'
 import type { Spec } from '../../src/model/spec.ts'
 import { openWithPrivateDirectories, PrivateDirectories } from '../../src/supervisor/private-directories.ts'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
+import { skipped, startDocker } from '../conformance/engines.ts'
 
 /** Sandboxes with a writable root, opened as a server opens them. */
 export type RootHost = {
@@ -29,13 +30,22 @@ export const canHaveRoot = ((): boolean => {
 })()
 export const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
 
-export async function rootHost(): Promise<RootHost> {
+/** The backends that can give a sandbox a root of its own. */
+export type RootBackend = 'bubblewrap' | 'docker'
+
+/** Why a backend cannot be tried here; in CI that is a failure. */
+export const cannotTry = (backend: RootBackend): boolean =>
+  !canHaveRoot || (backend === 'docker' && skipped('docker'))
+
+export async function rootHost(backend: RootBackend = 'bubblewrap'): Promise<RootHost> {
+  const engine = backend === 'docker' ? await startDocker() : undefined
   const base = realpathSync(mkdtempSync(join(tmpdir(), 'rf-root-')))
   const state = join(base, 'state')
   mkdirSync(state)
   const events: Event[] = []
   const trail = { append: async (event: Event) => void events.push(event), close: async () => {} }
-  const env = { HOME: join(base, 'home'), RINGFENCE_HOME: state }
+  const socket = engine ? { RINGFENCE_DOCKER_SOCKET: engine.socket } : {}
+  const env = { HOME: join(base, 'home'), RINGFENCE_HOME: state, ...socket }
   const ringfence = await compose({ env, cwd: base, trail })
   const directories = new PrivateDirectories(join(state, 'homes'))
   const roots = new WritableRoots(join(state, 'roots'), agentPath())
@@ -46,12 +56,10 @@ export async function rootHost(): Promise<RootHost> {
     events,
     roots,
     open: (spec = {}, from = roots, options = {}) =>
-      opening(from)(
-        { backend: 'bubblewrap', private: ['/home/user', '/workspace'], root: 'writable', ...spec },
-        options,
-      ),
+      opening(from)({ backend, private: ['/home/user', '/workspace'], root: 'writable', ...spec }, options),
     close: async () => {
       await ringfence.close()
+      await engine?.close()
       rmSync(base, { recursive: true, force: true })
     },
   }

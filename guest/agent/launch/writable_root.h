@@ -1,4 +1,4 @@
-/* A private, writable root with a root user, assembled by the launcher before bubblewrap starts. */
+/* A private, writable root with a root user, assembled on the host before anything runs in it. */
 #ifndef RINGFENCE_WRITABLE_ROOT_H
 #define RINGFENCE_WRITABLE_ROOT_H
 
@@ -11,6 +11,9 @@ void root_add_layer(char **arguments);
 void root_set_disk(char **arguments);
 void root_add_own(char **arguments);
 void root_add_mount(char **arguments);
+void root_add_temporary(char **arguments);
+/* A copy of a mount that becomes part of the root as it is. */
+void root_add_tree(int tree, const char *target);
 
 bool root_is_wanted(void);
 /* Takes a range of ids, becomes its root user and mounts the root at STAGE/root. */
