@@ -16,6 +16,7 @@ const WALLS = [
   ['docker on Podman', ['--backend', 'podman', '--few', '2']],
   ['gvisor', ['--backend', 'gvisor']],
   ['microvm, emulated', ['--backend', 'microvm']],
+  ['microvm, emulated, as root of a writable root', ['--backend', 'microvm', '--root']],
 ]
 
 const reports = WALLS.map(([name, args]) => {

@@ -163,6 +163,7 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
   const face = {
     name: 'microvm',
     level: 'microvm',
+    writableRoots: true,
     ...imageFace(options),
     get emulated() {
       return emulated()

@@ -165,7 +165,10 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("limit", 2) /* CGROUP_FILE VALUE */ \
   ROW("file", 2) /* TARGET TEXT */ \
   ROW("tmp", 1) /* SIZE */ \
-  ROW("mount", 4) /* dir|file|image ro|rw TARGET NAME */
+  ROW("mount", 4) /* dir|file|image ro|rw TARGET NAME */ \
+  ROW("root", 1) /* FIRST_ID */ \
+  ROW("first-file", 2) /* TARGET TEXT */ \
+  ROW("own", 1) /* TARGET */
 
 /* What each mount point of a container must and must not show, in the expect frame: each row is a name and how many arguments follow it. */
 #define EXPECTED_MOUNTS(ROW) \
@@ -193,6 +196,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("watch", 2) /* PATH RECURSIVE */ \
   ROW("pack", 1) /* PATH */ \
   ROW("changes", 2) /* PATH SINCE */ \
-  ROW("unpack", 1) /* PATH */
+  ROW("unpack", 1) /* PATH */ \
+  ROW("sync", 1) /* PATH */
 
 #endif

@@ -275,11 +275,7 @@ static void become_root_user(int range) {
     die("cannot enter the user namespace of the sandbox: %s", strerror(errno));
 }
 
-/*
- * Opens a directory of the root, and creates what is missing. Returns -1 when something else is in its place. SECURITY: the
- * sandbox may have run before and left symbolic links, so none is followed.
- */
-static int open_in_root(int at, const char *path, uid_t owner) {
+int open_in_root(int at, const char *path, uid_t owner) {
   int fd = fcntl(at, F_DUPFD_CLOEXEC, 3);
   while (*(path += strspn(path, "/"))) {
     char name[NAME_MAX + 1];
@@ -318,8 +314,7 @@ static void mount_layer(int stage, int index) {
   close(merged);
 }
 
-/* The mount point of a file, or a socket. SECURITY: follows no symbolic link, as open_in_root. */
-static int open_file_in_root(int at, const char *path) {
+int open_file_in_root(int at, const char *path) {
   char directory[PATH_MAX];
   snprintf(directory, sizeof directory, "%s", path);
   char *name = strrchr(directory, '/');

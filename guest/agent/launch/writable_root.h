@@ -21,4 +21,12 @@ void root_assemble(void);
 /* The descriptor that holds the range; PID 1 must keep it open. */
 int root_lock(void);
 
+/*
+ * Opens a directory of a root, and creates what is missing. Returns -1 when something else is in its place. SECURITY: the
+ * sandbox may have run before and left symbolic links, so none is followed.
+ */
+int open_in_root(int at, const char *path, uid_t owner);
+/* The mount point of a file, or a socket; the same about symbolic links. */
+int open_file_in_root(int at, const char *path);
+
 #endif

@@ -248,6 +248,9 @@ export const MACHINE_FIELDS: Readonly<Record<string, number>> = {
   file: 2, // TARGET TEXT
   tmp: 1, // SIZE
   mount: 4, // dir|file|image ro|rw TARGET NAME
+  root: 1, // FIRST_ID
+  'first-file': 2, // TARGET TEXT
+  own: 1, // TARGET
 }
 
 /** What each mount point of a container must and must not show, in the expect frame, with how many arguments each takes. */
@@ -279,4 +282,5 @@ export const FILE_OPERATIONS: Readonly<Record<string, number>> = {
   pack: 1, // PATH
   changes: 2, // PATH SINCE
   unpack: 1, // PATH
+  sync: 1, // PATH
 }

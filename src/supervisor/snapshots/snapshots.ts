@@ -149,7 +149,8 @@ export const openFrom =
     const asked = withOwn(judged(spec), found)
     // SECURITY: only a root of its own can hold what another root held.
     const hasRoot = base.disk !== undefined || image !== undefined
-    const live = await open(hasRoot ? { ...asked, root: 'writable' } : asked, { ...options, ...base })
+    const own = base.disk === undefined ? {} : backendOfDisk(spec, found)
+    const live = await open(hasRoot ? { ...asked, ...own, root: 'writable' } : asked, { ...options, ...base })
     try {
       await templates.restore(live, live.plan.own, found)
       return live
@@ -158,6 +159,17 @@ export const openFrom =
       throw error
     }
   }
+
+const MACHINE = 'microvm'
+
+/** A disk holds the changes to what is below it, and a virtual machine has other programs there than the host. */
+function backendOfDisk({ backend }: Spec, { id, backend: kept }: Template): Pick<Spec, 'backend'> {
+  if (backend === undefined) return kept ? { backend: kept } : {}
+  if ((backend === MACHINE) === (kept === MACHINE)) return { backend }
+  throw new SandboxError('unsupported', `template ${id} has the disk of a \`${kept}\` sandbox`, {
+    hint: `use \`"backend": "${kept}"\`, or leave the backend out`,
+  })
+}
 
 /** Adds the private directories that the template's files need, unless the caller named its own. */
 function withOwn(spec: Spec, { data }: Template): Spec {
