@@ -50,7 +50,8 @@ const PROJECT_TOKENS = new Set(['.npmrc', '.pypirc', '.netrc', '.my.cnf', '.dock
 
 /** The finding for using a path in this way, if it needs more than `allow`. */
 export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUse): Finding[] {
-  if (path === '' || path === '-') return []
+  // `-` is standard input to most readers; many writers (`shuf -o -`, `tee -`) take it for a file of that name.
+  if (path === '' || (path === '-' && use === 'read')) return []
   spend(walk)
   const disguised = disguiseOf(path)
   if (disguised) return [disguised]
