@@ -84,16 +84,16 @@ export const IPC: readonly Attack[] = [
     name: 'connect to a Unix socket of the host in the workspace',
     script: ({ probe }) =>
       [
-        `${probe} unix host.sock`,
-        `ln -s host.sock link && ${probe} unix link`,
-        `ln host.sock hard && ${probe} unix hard`,
-        `mkdir d && mv host.sock d/moved && ${probe} unix d/moved; cd d && ${probe} unix moved`,
+        `${probe} unix host-sock`,
+        `ln -s host-sock link && ${probe} unix link`,
+        `ln host-sock hard && ${probe} unix hard`,
+        `mkdir d && mv host-sock d/moved && ${probe} unix d/moved; cd d && ${probe} unix moved`,
       ].join('\n'),
     succeeded: says('yes'),
   },
   {
     name: 'connect to it while another thread changes the address and the descriptor',
-    script: ({ probe }) => `${probe} unix-race host.sock`,
+    script: ({ probe }) => `${probe} unix-race host-sock`,
     succeeded: says('yes'),
   },
   {

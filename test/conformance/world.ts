@@ -164,7 +164,7 @@ time.sleep(600)`
 }
 
 /** A fresh workspace with a git repository, another nested below it, and a socket on which a program of the host listens. */
-export function freshWorkspace(world: World): string {
+export function freshWorkspace(world: Pick<World, 'workspace' | 'outside'>): string {
   const dir = mkdtempSync(join(world.workspace, 'ws-'))
   for (const repository of [dir, join(dir, 'vendor', 'sub')]) {
     mkdirSync(join(repository, '.git', 'hooks'), { recursive: true })
@@ -176,12 +176,15 @@ export function freshWorkspace(world: World): string {
     chmodSync(join(repository, '.git', 'hooks', 'pre-push'), 0o644)
   }
   writeFileSync(join(dir, 'README.md'), 'readme\n')
-  const outside = world.outside[0] as string
-  linkSync(join(outside, 'sock'), join(dir, 'host.sock'))
-  if (existsSync(join(outside, DATAGRAM_SOCKET)))
-    linkSync(join(outside, DATAGRAM_SOCKET), join(dir, 'host-datagram.sock'))
+  plantSockets(dir, world.outside[0] ?? '')
   plantSettings(dir)
   return dir
+}
+
+/** The names of sockets on which programs of the host listen. */
+function plantSockets(dir: string, outside: string): void {
+  for (const name of ['sock', DATAGRAM_SOCKET])
+    if (existsSync(join(outside, name))) linkSync(join(outside, name), join(dir, `host-${name}`))
 }
 
 /** A nested repository whose git directory lies elsewhere, and settings that point into the workspace. */
