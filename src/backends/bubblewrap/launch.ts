@@ -3,7 +3,7 @@ import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
-import { isOffline, protectionFields, watched, writableTargets } from '../guest-config.ts'
+import { isOffline, protectionFields, socketFields, watched, writableTargets } from '../guest-config.ts'
 import { RUN_BYTES, rootOperations } from '../writable-root.ts'
 
 /**
@@ -331,6 +331,7 @@ function agentFields(plan: Plan, command: Command | 'persistent', context: Launc
     ...[...PROC_READONLY, ...(plan.root ? [AGENT_PROC] : [])].flatMap((path) => ['readonly', path]),
     ...(grantsRoot(plan) ? ['whole-file-system'] : writablePaths(plan).flatMap((path) => ['writable', path])),
     ...protectionFields(plan),
+    ...socketFields(plan),
     ...limitFields(plan, context),
   ]
 }

@@ -165,7 +165,10 @@ export class GuestImages {
   async #rootOfTree(key: string, layers: readonly PathFact[]): Promise<string> {
     const name = `tree-${key}`
     const path = join(this.#dir, name)
-    if (existsSync(path)) return (utimesSync(path, new Date(), new Date()), name)
+    if (existsSync(path)) {
+      utimesSync(path, new Date(), new Date())
+      return name
+    }
     this.#say('writing the root image')
     this.#forgetTrees()
     const work = mkdtempSync(join(this.#dir, 'layers-'))
