@@ -134,6 +134,8 @@ const ENTRY_MODULES: readonly Module[] = [
     name: 'cli',
     holds: 'the command line, one file per command',
     imports: [...INNER, 'compose', 'agents.ts', 'compose/serve.ts'],
+    // Terminals of sandboxes on a server.
+    packages: ['ws'],
   },
 ]
 
