@@ -35,6 +35,7 @@ usage: ringfence <command> [options]
   approve  approve a command that waits for an answer
   reject   reject a command that waits for an answer
   reload   reload a server's configuration
+  completion  print a completion script for bash, zsh or fish
 
 Every command accepts --json, --config FILE, --quiet and --help.
 
@@ -406,6 +407,15 @@ examples:
   ringfence login --use team
 `
 
+const COMPLETION = `usage: ringfence completion bash|zsh|fish
+
+Prints a script that completes commands, actions and flags.
+
+examples:
+  source <(ringfence completion bash)
+  ringfence completion fish > ~/.config/fish/completions/ringfence.fish
+`
+
 const APPROVE = `usage: ringfence approve [ID] [--reason TEXT] [--for once|sandbox|always [--yes]]
        ringfence reject [ID] [--reason TEXT]
 
@@ -456,7 +466,11 @@ const HELP: Readonly<Record<string, string>> = {
   reject: APPROVE,
   migrate: MIGRATE,
   reload: RELOAD,
+  completion: COMPLETION,
 }
+
+/** The names of all commands. */
+export const commandNames = (): readonly string[] => Object.keys(HELP)
 
 /** Prints the help text of a command. */
 export function printHelp(command: string): number {

@@ -36,6 +36,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   approve: async () => (await import('./approve.ts')).approve,
   reject: async () => (await import('./approve.ts')).reject,
   migrate: async () => (await import('./migrate.ts')).migrate,
+  completion: async () => (await import('./completion.ts')).completion,
   reload: async () => (await import('./approve.ts')).reload,
 }
 
