@@ -93,6 +93,7 @@ export function execRequestOf(body: ExecBody): ExecRequest {
     stdin: stdinOf(body),
     timeoutMs: body.timeout_ms,
     background: body.background,
+    usesDefaults: true,
   }
 }
 
