@@ -225,13 +225,20 @@ examples:
 
 const MCP = `usage: ringfence mcp [--workspace DIR] [--network MODE] [--allow-host H] [--ask-hosts] [--agent-id ID]
                      [--preset P] [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL] [--yes]
+       ringfence mcp ls [--json]
+       ringfence mcp approve NAME [--yes]
 
 Starts an MCP server on standard input and output. The client's tools run in one sandbox whose workspace is this
 directory. If the policy asks about a command, the user is asked through the client, if the client supports that.
 --yes approves such commands without asking (recorded); it never allows a host. See docs/agents.md.
 
+Tools of the MCP servers in [[mcp]] of the configuration are offered too, once their descriptions are approved
+(docs/mcp-gateway.md): \`mcp ls\` lists the servers, \`mcp approve NAME\` shows new descriptions and asks.
+
 examples:
   ringfence mcp
+  ringfence mcp ls
+  ringfence mcp approve notes
   claude mcp add ringfence -- ringfence mcp
   ringfence mcp --allow-host pypi.org --allow-host files.pythonhosted.org
 `

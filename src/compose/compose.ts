@@ -109,6 +109,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const home = env.HOME ?? homedir()
   const cwd = options.cwd ?? process.cwd()
   let now = inForce(await configFor(options, env), home)
+  await assertToolRules(now.config)
   const observe = (path: string): Observed =>
     hostPath(path, (name) => now.policy.blocked.includes(name.toLowerCase()))
   const vault = new Vault(env)
@@ -143,6 +144,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     const next = inForce(await configFor(options, env), home)
     // Compiling the rules checks their examples.
     await next.judge({ line: 'true' }, { workspace: '/', cwd: '/' })
+    await assertToolRules(next.config)
     const secrets = vault.take(vault.read(next.config.secret ?? []))
     now = next
     return { config: next.config, secrets }
@@ -170,6 +172,13 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   }
 }
 
+/** Compiles the rules of `[[mcp]]`, which checks their examples: an invalid configuration never starts. */
+async function assertToolRules({ mcp }: Config): Promise<void> {
+  if (!mcp) return
+  const { compileToolRules } = await import('../policy/mcp/tool-rules.ts')
+  for (const server of mcp) compileToolRules(server)
+}
+
 /**
  * The restrictions of a key's tenant; none for the operator. SECURITY: a call without a requester is a bug and is
  * rejected.
@@ -181,8 +190,8 @@ function grantsOf(config: Config, requester: Requester | undefined, home: string
 }
 
 function inForce(config: Config, home: string): InForce {
-  const { policy, commands, router, network, backends, secret, tenant } = config
-  const text = JSON.stringify({ policy, commands, router, network, backends, secret, tenant })
+  const { policy, commands, router, network, backends, secret, tenant, mcp } = config
+  const text = JSON.stringify({ policy, commands, router, network, backends, secret, tenant, mcp })
   return {
     config,
     policy: sandboxPolicyOf(config, home),

@@ -73,8 +73,10 @@ const MODULES: readonly Module[] = [
   {
     name: 'supervisor',
     holds:
-      'the lifecycle of sandboxes: the gate that checks every start, provisioning, commands, deadlines, quotas, pools, keys, approvals, snapshots, metrics',
+      'the lifecycle of sandboxes: the gate that checks every start, provisioning, commands, deadlines, quotas, pools, keys, approvals, snapshots, metrics, the MCP gateway',
     imports: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval', 'skills', 'audit', 'store'],
+    // Talks to the MCP servers behind the gateway.
+    packages: ['@modelcontextprotocol/client'],
   },
   {
     name: 'server',
