@@ -4,7 +4,7 @@
 #define RINGFENCE_PROTOCOL_H
 
 /* Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-enum { PROTOCOL_VERSION = 6 };
+enum { PROTOCOL_VERSION = 7 };
 
 /* One frame is a letter (1 byte), an id (4 bytes), a length (4 bytes) and the payload; numbers are little endian. The id names a command or a stream; 0 is the sandbox itself. */
 enum frame_type {
@@ -132,6 +132,8 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("writable", 1) /* PATH */ \
   ROW("supervise", 1) /* PATH */ \
   ROW("private", 1) /* PATH */ \
+  ROW("host-mount", 1) /* PATH */ \
+  ROW("host-socket", 1) /* PATH */ \
   ROW("protect-root", 1) /* NAMES */ \
   ROW("protect-inner", 1) /* PATTERNS */ \
   ROW("protect-name", 1) /* PATTERNS */ \

@@ -3,7 +3,7 @@ import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import { type Mount, type PathFact, type Plan, PROXY_PORT, type WritableRoot } from '../../model/plan.ts'
-import { isOffline, protectionFields, watched, writableTargets } from '../guest-config.ts'
+import { isOffline, protectionFields, socketFields, watched, writableTargets } from '../guest-config.ts'
 
 /**
  * Translates a plan to the launch vector that our launcher (guest/agent) reads.
@@ -348,6 +348,7 @@ function agentFields(plan: Plan, command: Command | 'persistent', context: Launc
     ...PROC_READONLY.flatMap((path) => ['readonly', path]),
     ...(grantsRoot(plan) ? ['whole-file-system'] : writablePaths(plan).flatMap((path) => ['writable', path])),
     ...protectionFields(plan),
+    ...socketFields(plan),
     ...limitFields(plan, context),
   ]
 }

@@ -190,7 +190,7 @@ class Docker implements Backend {
     const container = await this.#start(plan, engine, image, signal)
     const own = this.#ownKernel
     const agentConfig = {
-      fields: containerFields(plan, { supervises: !own, counts: own, prefork: own }),
+      fields: containerFields(plan, { supervises: !own, sharesFiles: true, counts: own, prefork: own }),
       expected: own ? [] : expectedMounts(plan),
       filter: this.#filter,
     }

@@ -1,7 +1,7 @@
 // Generated from guest/protocol.json by scripts/protocol.mjs; do not edit.
 
 /** Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-export const PROTOCOL_VERSION = '6'
+export const PROTOCOL_VERSION = '7'
 
 /** Letters of the frames that the agent sends. */
 export const AGENT_FRAMES = {
@@ -212,6 +212,8 @@ export const CONFIG_FIELDS: Readonly<Record<string, number>> = {
   writable: 1, // PATH
   supervise: 1, // PATH
   private: 1, // PATH
+  'host-mount': 1, // PATH
+  'host-socket': 1, // PATH
   'protect-root': 1, // NAMES
   'protect-inner': 1, // PATTERNS
   'protect-name': 1, // PATTERNS
