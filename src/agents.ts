@@ -176,7 +176,7 @@ export function mcpMount(version: string, { path = '/mcp', extend, gateway }: Mc
       return mcp.handle(context.req.raw, {
         keyId,
         tenant,
-        open: (agentId) => openRemote(client, agentId),
+        open: (agentId) => openOnServer(client, agentId),
         gateway: gateway && ((agentId) => serverGateway(gateway, parts.approvals, principal, agentId)),
       })
     })
@@ -194,7 +194,8 @@ function serverGateway(
   return gatewayTools(gateway, caller, askOnServer(gateway, approvals, caller))
 }
 
-async function openRemote(client: RingfenceClient, agentId: string): Promise<ToolSandbox> {
+/** Opens a sandbox on a server. */
+export async function openOnServer(client: RingfenceClient, agentId: string): Promise<ToolSandbox> {
   const sandbox = await client.create({ agent_id: agentId })
   const { stdout } = await sandbox.exec(['pwd'])
   return remoteToolSandbox(client, sandbox, stdout.trim() || '/tmp')

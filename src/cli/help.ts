@@ -17,6 +17,7 @@ usage: ringfence <command> [options]
   skill    inspect, run and list skills, and show their usage
   wasm     run WebAssembly with a fuel limit, a deadline and explicit grants
 
+  worker   runs the tools of agents in Anthropic's self-hosted environments
   mcp      MCP server: an agent's tools run in one sandbox on this directory
   exec-server  Codex's commands and file operations run in a sandbox on this directory
   hook     check a coding agent's tool calls against the policy before they run
@@ -243,6 +244,20 @@ examples:
   ringfence mcp --allow-host pypi.org --allow-host files.pythonhosted.org
 `
 
+const WORKER = `usage: ringfence worker anthropic --environment ID [--workspace DIR] [--sessions N] [--drain S] [--idle S] [--server] [--yes]
+                                  [--network MODE] [--allow-host H] [--ask-hosts] [--preset P] [--read P] [--write P] [--deny P]
+                                  [--backend NAME] [--min-isolation LEVEL] [--agent-id ID]
+
+Runs the tools (bash, read, write, edit, glob, grep) of agents in a self-hosted environment of Anthropic. Every session has a
+sandbox of its own; its files are in a directory of its own below --workspace (this one). Needs the package @anthropic-ai/sdk beside
+ringfence, and ANTHROPIC_ENVIRONMENT_KEY. --server: the sandboxes are on the server at RINGFENCE_URL, whose admins approve.
+SIGTERM takes no new sessions and waits --drain seconds (30) for the running ones. See docs/agents.md.
+
+examples:
+  ANTHROPIC_ENVIRONMENT_KEY=… ringfence worker anthropic --environment env_123
+  ringfence worker anthropic --environment env_123 --sessions 8 --allow-host pypi.org --allow-host files.pythonhosted.org
+`
+
 const EXEC_SERVER = `usage: ringfence exec-server [--port N] [--workspace DIR] [--network MODE] [--allow-host H] [--agent-id ID]
                              [--preset P] [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL] [--yes]
 
@@ -408,6 +423,7 @@ const HELP: Readonly<Record<string, string>> = {
   eval: EVAL,
   'exec-server': EXEC_SERVER,
   mcp: MCP,
+  worker: WORKER,
   hook: HOOK,
   serve: SERVE,
   sandbox: SANDBOX,

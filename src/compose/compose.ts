@@ -2,6 +2,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { homedir, tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
+import type { AnthropicSdk } from '../adapters/anthropic/environment-client.ts'
 import { pathsOf as trailPaths } from '../audit/files.ts'
 import { openTrail } from '../audit/trail.ts'
 import type { SandboxRegistry } from '../backends/registry.ts'
@@ -197,6 +198,23 @@ function inForce(config: Config, home: string): InForce {
     policy: sandboxPolicyOf(config, home),
     judge: judgeWith(config, home),
     hash: createHash('sha256').update(text).digest('hex').slice(0, 16),
+  }
+}
+
+/** Anthropic's own package, where the caller has installed it. */
+export async function anthropicSdk(): Promise<AnthropicSdk> {
+  try {
+    // @ts-expect-error: an optional dependency of the caller
+    return (await import('@anthropic-ai/sdk')) as AnthropicSdk
+  } catch (cause) {
+    throw new SandboxError(
+      'unsupported',
+      'the package `@anthropic-ai/sdk` is not installed beside ringfence',
+      {
+        cause,
+        hint: 'npm install @anthropic-ai/sdk (with -g if ringfence is installed globally)',
+      },
+    )
   }
 }
 
