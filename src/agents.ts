@@ -1,7 +1,7 @@
 import type { ToolGateway } from './adapters/mcp/gateway.ts'
 import { McpHttp } from './adapters/mcp/http.ts'
 import type { McpOptions } from './adapters/mcp/server.ts'
-import { remoteToolSandbox } from './adapters/remote-tool-sandbox.ts'
+import { openOnServer } from './adapters/remote-tool-sandbox.ts'
 import { AgentSession } from './adapters/session.ts'
 import type {
   RunningToolCommand,
@@ -192,11 +192,4 @@ function serverGateway(
 ): ToolGateway {
   const caller = () => ({ ...requesterOf(principal), keyId: principal.keyId, agentId: agentId() })
   return gatewayTools(gateway, caller, askOnServer(gateway, approvals, caller))
-}
-
-/** Opens a sandbox on a server. */
-export async function openOnServer(client: RingfenceClient, agentId: string): Promise<ToolSandbox> {
-  const sandbox = await client.create({ agent_id: agentId })
-  const { stdout } = await sandbox.exec(['pwd'])
-  return remoteToolSandbox(client, sandbox, stdout.trim() || '/tmp')
 }

@@ -263,11 +263,13 @@ const EXEC_SERVER = `usage: ringfence exec-server [--port N] [--workspace DIR] [
 
 Runs the commands and file operations of an unmodified Codex in a sandbox on this directory. Prints the variable to start
 Codex with; each Codex session gets a sandbox of its own. A command that the policy denies, or that needs approval, ends with exit code 126
-and the reason. --yes approves commands that need approval (recorded). See docs/agents.md.
+and the reason. --yes approves commands that need approval (recorded). --server: in sandboxes of the server at RINGFENCE_URL, with the
+key in RINGFENCE_API_KEY. See docs/agents.md.
 
 examples:
   ringfence exec-server > codex.env &
   env $(cat codex.env) codex
+  env $(ringfence exec-server --server) codex
 `
 
 const HOOK = `usage: ringfence hook claude-code|codex|gemini [--sandboxed | --wrap]

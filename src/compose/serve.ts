@@ -28,6 +28,7 @@ import {
   type Ringfence,
   stateDirectory,
 } from './compose.ts'
+import { type ExecServerMount, execServerMount } from './exec-server-mount.ts'
 import { gatewayOf } from './mcp-gateway.ts'
 import {
   e2bParts,
@@ -150,7 +151,9 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => watch.close())
   closing.push(() => parts.volumeFiles.close())
   const recovered = await recover(parts, grown)
-  const listening = await listen(parts, listenOptions(options, grown, e2b))
+  const codex = execServerMount()
+  closing.push(() => codex.close())
+  const listening = await listen(parts, listenOptions(options, grown, e2b, codex))
   closing.push(() => listening.close())
   retention.start()
   watch.start()
@@ -224,7 +227,12 @@ async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
   await new Promise((resolve) => setTimeout(resolve, 50))
 }
 
-function listenOptions(options: ServeOptions, { ringfence, gateway }: Grown, e2b: E2bParts): ListenOptions {
+function listenOptions(
+  options: ServeOptions,
+  { ringfence, gateway }: Grown,
+  e2b: E2bParts,
+  codex: ExecServerMount,
+): ListenOptions {
   const { server = {} } = ringfence.config
   const cert = options.tlsCert ?? server.tls_cert
   const key = options.tlsKey ?? server.tls_key
@@ -236,11 +244,12 @@ function listenOptions(options: ServeOptions, { ringfence, gateway }: Grown, e2b
     version: options.version ?? '0.1.0',
     mounts: [
       mcpMount(options.version ?? '0.1.0', { gateway }),
+      codex.mount,
       e2bMount(e2b),
       consoleMount(packageFile('dist', 'web')),
       ...(options.mounts ?? []),
     ],
-    upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
+    upgrades: [codex.upgrade, e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
 }
 
