@@ -19,6 +19,7 @@ usage: ringfence <command> [options]
   skill    inspect, run and list skills, and show their usage
   wasm     run WebAssembly with a fuel limit, a deadline and explicit grants
 
+  worker   runs the tools of agents in Anthropic's self-hosted environments
   mcp      MCP server: an agent's tools run in one sandbox on this directory
   exec-server  Codex's commands and file operations run in a sandbox on this directory
   hook     check a coding agent's tool calls against the policy before they run
@@ -231,15 +232,36 @@ examples:
 
 const MCP = `usage: ringfence mcp [--workspace DIR] [--network MODE] [--allow-host H] [--ask-hosts] [--agent-id ID]
                      [--preset P] [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL] [--yes]
+       ringfence mcp ls [--json]
+       ringfence mcp approve NAME [--yes]
 
 Starts an MCP server on standard input and output. The client's tools run in one sandbox whose workspace is this
 directory. If the policy asks about a command, the user is asked through the client, if the client supports that.
 --yes approves such commands without asking (recorded); it never allows a host. See docs/agents.md.
 
+Tools of the MCP servers in [[mcp]] of the configuration are offered too, once their descriptions are approved
+(docs/mcp-gateway.md): \`mcp ls\` lists the servers, \`mcp approve NAME\` shows new descriptions and asks.
+
 examples:
   ringfence mcp
+  ringfence mcp ls
+  ringfence mcp approve notes
   claude mcp add ringfence -- ringfence mcp
   ringfence mcp --allow-host pypi.org --allow-host files.pythonhosted.org
+`
+
+const WORKER = `usage: ringfence worker anthropic --environment ID [--workspace DIR] [--sessions N] [--drain S] [--idle S] [--server] [--yes]
+                                  [--network MODE] [--allow-host H] [--ask-hosts] [--preset P] [--read P] [--write P] [--deny P]
+                                  [--backend NAME] [--min-isolation LEVEL] [--agent-id ID]
+
+Runs the tools (bash, read, write, edit, glob, grep) of agents in a self-hosted environment of Anthropic. Every session has a
+sandbox of its own; its files are in a directory of its own below --workspace (this one). Needs the package @anthropic-ai/sdk beside
+ringfence, and ANTHROPIC_ENVIRONMENT_KEY. --server: the sandboxes are on the server at RINGFENCE_URL, whose admins approve.
+SIGTERM takes no new sessions and waits --drain seconds (30) for the running ones. See docs/agents.md.
+
+examples:
+  ANTHROPIC_ENVIRONMENT_KEY=… ringfence worker anthropic --environment env_123
+  ringfence worker anthropic --environment env_123 --sessions 8 --allow-host pypi.org --allow-host files.pythonhosted.org
 `
 
 const EXEC_SERVER = `usage: ringfence exec-server [--port N] [--workspace DIR] [--network MODE] [--allow-host H] [--agent-id ID]
@@ -247,11 +269,13 @@ const EXEC_SERVER = `usage: ringfence exec-server [--port N] [--workspace DIR] [
 
 Runs the commands and file operations of an unmodified Codex in a sandbox on this directory. Prints the variable to start
 Codex with; each Codex session gets a sandbox of its own. A command that the policy denies, or that needs approval, ends with exit code 126
-and the reason. --yes approves commands that need approval (recorded). See docs/agents.md.
+and the reason. --yes approves commands that need approval (recorded). --server: in sandboxes of the server at RINGFENCE_URL, with the
+key in RINGFENCE_API_KEY. See docs/agents.md.
 
 examples:
   ringfence exec-server > codex.env &
   env $(cat codex.env) codex
+  env $(ringfence exec-server --server) codex
 `
 
 const HOOK = `usage: ringfence hook claude-code|codex|gemini [--sandboxed | --wrap]
@@ -452,6 +476,7 @@ const HELP: Readonly<Record<string, string>> = {
   eval: EVAL,
   'exec-server': EXEC_SERVER,
   mcp: MCP,
+  worker: WORKER,
   hook: HOOK,
   serve: SERVE,
   sandbox: SANDBOX,

@@ -23,6 +23,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   eval: async () => (await import('./eval.ts')).evaluate,
   'exec-server': async () => (await import('./exec-server.ts')).execServer,
   mcp: async () => (await import('./mcp.ts')).mcp,
+  worker: async () => (await import('./worker.ts')).worker,
   hook: async () => (await import('./hook.ts')).hook,
   serve: async () => (await import('./serve.ts')).serve,
   sandbox: async () => (await import('./sandbox.ts')).sandbox,

@@ -299,6 +299,11 @@ export class RingfenceClient {
     await this.#transport.json({ method: 'DELETE', path: `/v1/keys/${encodeURIComponent(id)}` })
   }
 
+  /** An address for Codex's `CODEX_EXEC_SERVER_URL`; it stands for this key. */
+  execServer(): Promise<{ readonly path: string; readonly expires_at: string }> {
+    return this.#transport.json({ method: 'POST', path: '/v1/exec-server' })
+  }
+
   reload(): Promise<PolicyHash> {
     return this.#transport.json({ method: 'POST', path: '/v1/reload', json: {} })
   }
