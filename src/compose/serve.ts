@@ -6,7 +6,6 @@ import type { StoreTrail } from '../audit/store-trail.ts'
 import { cgroupHost } from '../host/process/cgroup.ts'
 import { endOrphanProcesses, removeOrphanGroups } from '../host/process/orphans.ts'
 import { WritableRoots } from '../host/root/writable-roots.ts'
-import type { Config } from '../model/config.ts'
 import type { Event, Pace } from '../model/event.ts'
 import { consoleMount } from '../server/console-files.ts'
 import { e2bMount, e2bUpgrades } from '../server/e2b/mount.ts'
@@ -29,6 +28,8 @@ import {
   type Ringfence,
   stateDirectory,
 } from './compose.ts'
+import { type ExecServerMount, execServerMount } from './exec-server-mount.ts'
+import { gatewayOf } from './mcp-gateway.ts'
 import {
   e2bParts,
   type Grown,
@@ -118,7 +119,21 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   const templates = new Templates(store, join(stateDir, 'templates'))
   const volumes = volumesOf(ringfence, store, join(stateDir, 'volumes'))
   const images = imagesOf(ringfence, join(stateDir, 'image-trees'))
-  return { ringfence, store, trail, instance, tokens, privateDirectories, roots, templates, volumes, images }
+  const gateway = gatewayOf(ringfence, options.version ?? '0.1.0')
+  closing.push(() => gateway.close())
+  return {
+    ringfence,
+    store,
+    trail,
+    instance,
+    tokens,
+    privateDirectories,
+    roots,
+    templates,
+    volumes,
+    images,
+    gateway,
+  }
 }
 
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
@@ -136,7 +151,9 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => watch.close())
   closing.push(() => parts.volumeFiles.close())
   const recovered = await recover(parts, grown)
-  const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
+  const codex = execServerMount()
+  closing.push(() => codex.close())
+  const listening = await listen(parts, listenOptions(options, grown, e2b, codex))
   closing.push(() => listening.close())
   retention.start()
   watch.start()
@@ -210,7 +227,13 @@ async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
   await new Promise((resolve) => setTimeout(resolve, 50))
 }
 
-function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bParts): ListenOptions {
+function listenOptions(
+  options: ServeOptions,
+  { ringfence, gateway }: Grown,
+  e2b: E2bParts,
+  codex: ExecServerMount,
+): ListenOptions {
+  const { server = {} } = ringfence.config
   const cert = options.tlsCert ?? server.tls_cert
   const key = options.tlsKey ?? server.tls_key
   return {
@@ -220,12 +243,13 @@ function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bP
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
     mounts: [
-      mcpMount(options.version ?? '0.1.0'),
+      mcpMount(options.version ?? '0.1.0', { gateway }),
+      codex.mount,
       e2bMount(e2b),
       consoleMount(packageFile('dist', 'web')),
       ...(options.mounts ?? []),
     ],
-    upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
+    upgrades: [codex.upgrade, e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
 }
 
