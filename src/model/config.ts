@@ -215,6 +215,7 @@ export const configShape = object({
       max_mb: optional(positive(2 ** 30)),
       /** The most files of one image. Default: 500000. */
       max_files: optional(positive(2 ** 30)),
+      max_mb_per_tenant: optional(positive(2 ** 30)),
     }),
   ),
   /** Named directories of tenants that outlive sandboxes. */
