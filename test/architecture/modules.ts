@@ -133,9 +133,15 @@ const ENTRY_MODULES: readonly Module[] = [
     imports: [...INNER, 'compose', 'api.ts', 'compat'],
   },
   {
+    name: 'prove',
+    holds:
+      '`ringfence prove`: attacks on every guarantee, each with a control run on `native`; the conformance suite of the tests is the same code',
+    imports: [...INNER, 'compose'],
+  },
+  {
     name: 'cli',
     holds: 'the command line, one file per command',
-    imports: [...INNER, 'compose', 'agents.ts', 'compose/serve.ts'],
+    imports: [...INNER, 'compose', 'agents.ts', 'compose/serve.ts', 'prove'],
     // Terminals of sandboxes on a server.
     packages: ['ws'],
   },

@@ -319,7 +319,7 @@ describe('limits of one command', () => {
   test('memory in its own cgroup; another command in the same sandbox is not affected', async () => {
     await using sandbox = await testHost.open({ limits: { memoryMb: 600 } })
     const neighbour = await sandbox.spawn(['sleep', '30'])
-    copyFileSync(join(packageRoot(), 'dist', 'test', 'probe'), join(testHost.workspace, 'probe'))
+    copyFileSync(join(packageRoot(), 'dist', 'guest', 'ringfence-probe'), join(testHost.workspace, 'probe'))
     const limits = { memoryMb: 64 }
     const greedy = await sandbox.exec(['./probe', 'memory', '300'], { limits }).catch((error) => error)
     // Without a cgroup for a single command, such a limit is refused and not ignored.
