@@ -76,9 +76,6 @@ export async function assembleRoot(
   throw new SandboxError('launch-failed', `the sandbox could not be set up: ${said || 'no root'}`)
 }
 
-/** PID 1 has entered the root of its container. */
-const rootOfContainer = (pid: number): string => `/proc/${pid}/root`
-
 /** A container with a root of its own, whose disk can be copied. */
 export class RootContainerSandbox extends ContainerSandbox implements DiskOwner {
   readonly #root: WritableRoot
