@@ -320,6 +320,7 @@ const SANDBOX = `usage: ringfence sandbox create [options]              prints t
        ringfence sandbox exec ID [-c 'shell line' | -- argv…]
        ringfence sandbox cp FILE ID:/path | ID:/path FILE
        ringfence sandbox port ID PORT                   prints the URL of a port inside the sandbox
+       ringfence sandbox ssh ID [-- command…]           ssh into the sandbox; --print: a configuration for ssh -F, scp, rsync
        ringfence sandbox rm ID…
 
 RINGFENCE_URL names the server (default http://127.0.0.1:4200), RINGFENCE_API_KEY the key.

@@ -37,6 +37,7 @@ const OPTIONS = {
   state: { type: 'string' },
   limit: { type: 'string' },
   name: { type: 'string' },
+  print: { type: 'boolean' },
 } as const
 
 type Parsed = ReturnType<typeof parseOptions<typeof OPTIONS>>
@@ -55,6 +56,8 @@ const ACTIONS: Readonly<Record<string, Action>> = {
   snapshot: (values, [id]) => other(values, async () => (await find(id)).snapshot(values.name)),
   fork: (values, [id]) => other(values, async () => (await find(id)).fork()),
   port,
+  ssh: async (values, rest) => (await import('./sandbox-ssh.ts')).ssh(values.print ?? false, rest),
+  'ssh-proxy': async (_, rest) => (await import('./sandbox-ssh.ts')).sshProxy(rest),
   rm: remove,
 }
 

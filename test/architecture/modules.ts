@@ -136,6 +136,8 @@ const ENTRY_MODULES: readonly Module[] = [
     name: 'cli',
     holds: 'the command line, one file per command',
     imports: [...INNER, 'compose', 'agents.ts', 'compose/serve.ts'],
+    // The channel of `sandbox ssh`; Node 20 has no WebSocket of its own.
+    packages: ['ws'],
   },
 ]
 
