@@ -75,6 +75,7 @@ export function containerFields(
   const { diskMb, memoryMb, pids } = plan.limits
   return [
     'persistent',
+    ...(plan.root ? ['root-user'] : []),
     ...(prefork ? ['prefork'] : []),
     'cwd',
     plan.cwd,
@@ -85,8 +86,9 @@ export function containerFields(
     ...(supervises ? protectionFields(plan) : []),
     ...(supervises && sharesFiles ? socketFields(plan) : []),
     ...['rlimit', 'core', '0'],
-    ...(diskMb === undefined ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
-    ...(diskMb === undefined || !supervises ? [] : ['disk', String(diskMb * MB)]),
+    // The size of its own disk limits a sandbox that has one.
+    ...(diskMb === undefined || plan.root ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
+    ...(diskMb === undefined || plan.root || !supervises ? [] : ['disk', String(diskMb * MB)]),
     ...(counts && memoryMb !== undefined ? ['memory', String(memoryMb * MB)] : []),
     // The rlimit rejects most forks at once; counting finds what slips through between two checks.
     ...(counts && pids !== undefined

@@ -9,6 +9,7 @@ import type {
   Approval,
   Backends,
   CreatedKey,
+  CreatedWebhook,
   KeyInfo,
   Page,
   PolicyHash,
@@ -21,9 +22,11 @@ import type {
   TemplateBuild,
   TemplateInfo,
   TemplateSpec,
+  TrailProof,
   TrailRecord,
   Verification,
   VolumeInfo,
+  WebhookInfo,
 } from './types.ts'
 
 /**
@@ -66,7 +69,8 @@ export class RingfenceClient {
 
   list(
     query: {
-      readonly state?: SandboxState
+      /** `live`: all that have not ended. */
+      readonly state?: SandboxState | 'live'
       readonly agent_id?: string
       readonly cursor?: string
       readonly limit?: number
@@ -131,12 +135,31 @@ export class RingfenceClient {
       readonly event_type?: 'sandbox'
       readonly agent_id?: string
       readonly sandbox_id?: string
+      readonly exec_id?: string
       readonly since?: string
       readonly limit?: number
       readonly cursor?: string
+      readonly order?: 'asc' | 'desc'
     } = {},
   ): Promise<Page<TrailRecord>> {
     return this.#get('/v1/audit', query)
+  }
+
+  /** The canonical lines of the audit log after a record. */
+  async auditLines(after: number): Promise<string> {
+    const query = after < 0 ? {} : { after }
+    const response = await this.#transport.send({
+      method: 'GET',
+      path: '/v1/audit/lines',
+      query,
+      repeatable: true,
+    })
+    return response.text()
+  }
+
+  /** A proof that a record is in the audit log. */
+  auditProof(seq: number): Promise<TrailProof> {
+    return this.#get(`/v1/audit/proof/${seq}`)
   }
 
   verifyAudit(): Promise<Verification> {
@@ -236,6 +259,22 @@ export class RingfenceClient {
 
   async removeTemplate(idOrName: string): Promise<void> {
     await this.#transport.json({ method: 'DELETE', path: `/v1/templates/${encodeURIComponent(idOrName)}` })
+  }
+
+  /** Sends records of the audit log to a URL; the secret that signs them is in this answer only. */
+  createWebhook(options: {
+    readonly url: string
+    readonly events?: readonly string[]
+  }): Promise<CreatedWebhook> {
+    return this.#transport.json({ method: 'POST', path: '/v1/webhooks', json: options })
+  }
+
+  webhooks(): Promise<Page<WebhookInfo>> {
+    return this.#get('/v1/webhooks')
+  }
+
+  async removeWebhook(id: string): Promise<void> {
+    await this.#transport.json({ method: 'DELETE', path: `/v1/webhooks/${encodeURIComponent(id)}` })
   }
 
   backends(): Promise<Backends> {

@@ -418,6 +418,7 @@ const mayHaveRoot = ({ plan, backend }: Admitted, root: RootPreparation | undefi
   root?.unavailable() === undefined &&
   root !== undefined &&
   backend.writableRoots === true &&
+  plan.image === undefined &&
   plan.mounts.every(({ target, mode, stored }) => mode === 'ro' || stored || plan.own.includes(target))
 
 function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) => Observed): Facts['own'] {

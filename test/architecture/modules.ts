@@ -136,7 +136,7 @@ const ENTRY_MODULES: readonly Module[] = [
     name: 'cli',
     holds: 'the command line, one file per command',
     imports: [...INNER, 'compose', 'agents.ts', 'compose/serve.ts'],
-    // The channel of `sandbox ssh`; Node 20 has no WebSocket of its own.
+    // Terminals of sandboxes on a server, and the channel of `sandbox ssh`.
     packages: ['ws'],
   },
 ]

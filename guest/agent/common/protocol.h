@@ -74,6 +74,7 @@ enum {
 #define READY_GUARD "Guard" /* key in the ready frame: 1 when changes of names are supervised */
 #define READY_IDS "Ids" /* key in the ready frame: the host id of the sandbox's root user, where it has one */
 #define STAGE "/run/ringfence/stage" /* where the launcher assembles a writable root, in a mount namespace of its own */
+#define HANDOVER_NAME "handover" /* the socket at which PID 1 of a container receives its writable root */
 #define READY_TOKEN "Token" /* key in the ready frame: what the host called this machine */
 #define READY_FILLED "Filled" /* key in the ready frame: when the machine's files had been copied in, in ns */
 
@@ -107,7 +108,8 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("layer", 1) /* TARGET */ \
   ROW("disk", 3) /* IMAGE DEVICE INODE */ \
   ROW("mount", 5) /* ro|rw|stored SOURCE DEVICE INODE TARGET */ \
-  ROW("own", 1) /* TARGET */
+  ROW("own", 1) /* TARGET */ \
+  ROW("temporary", 2) /* TARGET OPTIONS */
 
 /* A command, as a frame or as part of the configuration: each row is a name and how many arguments follow it. */
 #define COMMAND_FIELDS(ROW) \
@@ -165,12 +167,16 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("limit", 2) /* CGROUP_FILE VALUE */ \
   ROW("file", 2) /* TARGET TEXT */ \
   ROW("tmp", 1) /* SIZE */ \
-  ROW("mount", 4) /* dir|file|image ro|rw TARGET NAME */
+  ROW("mount", 4) /* dir|file|image ro|rw TARGET NAME */ \
+  ROW("root", 1) /* FIRST_ID */ \
+  ROW("first-file", 2) /* TARGET TEXT */ \
+  ROW("own", 1) /* TARGET */
 
 /* What each mount point of a container must and must not show, in the expect frame: each row is a name and how many arguments follow it. */
 #define EXPECTED_MOUNTS(ROW) \
   ROW("is", 3) /* PATH DEVICE INODE */ \
-  ROW("not", 3) /* PATH DEVICE INODE */
+  ROW("not", 3) /* PATH DEVICE INODE */ \
+  ROW("root", 1) /* SOCKET */
 
 /* What distinguishes a clone of a virtual machine, in the identity frame: each row is a name and how many arguments follow it. */
 #define IDENTITY_FIELDS(ROW) \
@@ -192,6 +198,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("watch", 2) /* PATH RECURSIVE */ \
   ROW("pack", 1) /* PATH */ \
   ROW("changes", 2) /* PATH SINCE */ \
-  ROW("unpack", 1) /* PATH */
+  ROW("unpack", 1) /* PATH */ \
+  ROW("sync", 1) /* PATH */
 
 #endif

@@ -3,15 +3,15 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { WebSocket } from 'ws'
-import type { RemoteSandbox } from '../client/sandbox.ts'
-import { environment, stateDirectory } from '../compose/compose.ts'
-import { run } from '../host/process/run.ts'
-import { runInForeground } from '../host/process/spawn.ts'
-import { SandboxError } from '../model/errors.ts'
-import { visible } from '../model/visible.ts'
-import { usage } from './options.ts'
-import { server } from './remote.ts'
-import { out } from './terminal/output.ts'
+import type { RemoteSandbox } from '../../client/sandbox.ts'
+import { environment, stateDirectory } from '../../compose/compose.ts'
+import { run } from '../../host/process/run.ts'
+import { runInForeground } from '../../host/process/spawn.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { visible } from '../../model/visible.ts'
+import { usage } from '../options.ts'
+import { address } from '../remote.ts'
+import { out } from '../terminal/output.ts'
 
 /**
  * `ringfence sandbox ssh`: OpenSSH to `sshd -i` inside a sandbox. The far end is hostile: the configuration that we write pins
@@ -26,14 +26,18 @@ function checkedId(id: string | undefined): string {
 }
 
 /** `sandbox ssh ID [command…]`; with `--print`: writes the files and prints the name of the configuration, for `ssh -F`. */
-export async function ssh(print: boolean, [given, ...command]: readonly string[]): Promise<number> {
-  const id = checkedId(given)
+export async function ssh(
+  sandbox: RemoteSandbox,
+  print: boolean,
+  command: readonly string[],
+): Promise<number> {
+  const id = checkedId(sandbox.id)
   const kept = join(stateDirectory(environment()), 'ssh')
   if (print) mkdirSync(kept, { recursive: true, mode: 0o700 })
   const dir = mkdtempSync(join(print ? kept : tmpdir(), `${print ? id : 'ringfence-ssh'}-`))
   const config = join(dir, 'config')
   try {
-    await prepare(await server().get(id), id, dir)
+    await prepare(sandbox, id, dir)
   } catch (error) {
     rmSync(dir, { recursive: true, force: true })
     throw error
@@ -190,9 +194,10 @@ export async function sshProxy([given, session = '']: readonly string[]): Promis
   const id = checkedId(given)
   if (!/^[0-9a-f]{32}$/.test(session))
     throw usage('sandbox', 'ssh-proxy is for the configuration that `sandbox ssh` writes')
-  const url = `${server().url.replace(/^http/, 'ws')}/v1/sandboxes/${id}/ssh?session=${session}`
+  const { url: base, apiKey } = address()
+  const url = `${base.replace(/^http/, 'ws')}/v1/sandboxes/${id}/ssh?session=${session}`
   const socket = new WebSocket(url, {
-    headers: { authorization: `Bearer ${environment().RINGFENCE_API_KEY}` },
+    headers: { authorization: `Bearer ${apiKey}` },
   })
   const ended = new Promise<number>((resolve, reject) => {
     socket.on('close', (code) => resolve(code === 1000 ? 0 : 1))
