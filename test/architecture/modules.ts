@@ -142,7 +142,7 @@ const ENTRY_MODULES: readonly Module[] = [
     name: 'cli',
     holds: 'the command line, one file per command',
     imports: [...INNER, 'compose', 'agents.ts', 'compose/serve.ts', 'prove'],
-    // Terminals of sandboxes on a server.
+    // Terminals of sandboxes on a server, and the channel of `sandbox ssh`.
     packages: ['ws'],
   },
 ]
