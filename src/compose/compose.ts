@@ -339,8 +339,9 @@ function lazyEgress(
     const { egressWith } = await import('../supervisor/egress.ts')
     const nodePreload = (): string | undefined => readText(packageFile('guest', 'node', 'proxy.cjs'))
     const systemCertificates = (): string => readText('/etc/ssl/certs/ca-certificates.crt') ?? ''
-    const declared = config().secret ?? []
-    return egressWith({ ...parts, declared, allowPrivate, systemCertificates, nodePreload })(spec)
+    const { secret: declared = [], network } = config()
+    const upstreams = network?.upstream ?? []
+    return egressWith({ ...parts, declared, upstreams, allowPrivate, systemCertificates, nodePreload })(spec)
   }
 }
 

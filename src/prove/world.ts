@@ -234,6 +234,7 @@ export async function openFor(
   const prepared = egressWith({
     trail: { append: async () => {} },
     allowPrivate: [],
+    upstreams: [],
     declared: [],
     vault: new Vault({}),
     env: { RF_BROKERED: SECRET },
