@@ -257,7 +257,7 @@ describe('behind `ringfence mcp`', () => {
   }, 60_000)
 
   test('a remote server gets its credential from the proxy, and cannot give it back', async () => {
-    expect((await cli('mcp', 'approve', 'far', '--yes')).stdout).toContain('approved: 1 tools of far')
+    expect((await cli('mcp', 'approve', 'far', '--yes')).stdout).toContain('approved: 1 tool of far')
     const client = await localClient()
     const said = await call(client, 'far__greet')
     expect(said).toContain('hello from afar')
