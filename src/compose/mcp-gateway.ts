@@ -1,10 +1,13 @@
 import { join } from 'node:path'
 import type { ToolGateway } from '../adapters/mcp/gateway.ts'
+import { McpHttp } from '../adapters/mcp/http.ts'
 import { type Call, type Particulars, Question } from '../adapters/operations/operation.ts'
 import { SandboxError } from '../model/errors.ts'
 import { object, optional, text } from '../model/shape.ts'
 import { exposedName, type ToolDescription } from '../policy/mcp/tool-description.ts'
 import type { ToolDecision } from '../policy/mcp/tool-rules.ts'
+import type { E2bParts } from '../server/e2b/sandbox-request.ts'
+import { requesterOf } from '../supervisor/access/keys.ts'
 import type { Approvals } from '../supervisor/approvals/approvals.ts'
 import {
   McpGateway,
@@ -247,3 +250,31 @@ export const askOnServer =
       answer.state === 'expired' ? 'not answered' : `rejected${answer.reason ? `: ${answer.reason}` : ''}`
     throw new SandboxError('approval-required', `${decision.reason} (${said})`, { reasons: [said] })
   }
+
+/** The gateway for E2B's sandboxes that selected servers: no tools of our own, and the key that made the sandbox as caller. */
+export function e2bGateway(
+  gateway: McpGateway,
+  approvals: () => Approvals,
+  version: string,
+): E2bParts['mcp'] {
+  const mcp = new McpHttp({ version, ownTools: false })
+  const none = async (): Promise<never> => {
+    throw new SandboxError('unsupported', 'only tools of MCP servers are offered here')
+  }
+  return {
+    names: (principal) => gateway.names(requesterOf(principal)),
+    serve(request, principal, sandboxId, names) {
+      const caller = (): ServerCaller => ({
+        ...requesterOf(principal),
+        keyId: principal.keyId,
+        agentId: `e2b/${sandboxId}`,
+      })
+      return mcp.handle(request, {
+        keyId: `sandbox ${sandboxId}`,
+        tenant: principal.tenant,
+        open: none,
+        gateway: () => gatewayTools(gateway, caller, askOnServer(gateway, approvals(), caller), names),
+      })
+    },
+  }
+}
