@@ -163,9 +163,8 @@ function buildAgent() {
     compiler,
     (out) => run(compiler, ['-O2', '-shared', '-fPIC', '-o', out, readonly]),
   )
-  const probe = join(root, 'test', 'fixtures', 'probe.c')
-  if (!existsSync(probe)) return
-  rebuild('test probe', join(root, 'dist', 'test', 'probe'), [probe], compiler, (out) =>
+  const probe = join(root, 'guest', 'probe', 'probe.c')
+  rebuild('probe', join(root, 'dist', 'guest', 'ringfence-probe'), [probe], compiler, (out) =>
     run(compiler, ['-O1', '-static', '-o', out, probe]),
   )
 }

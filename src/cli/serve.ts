@@ -1,6 +1,6 @@
 import { type RunningServer, startServer } from '../compose/serve.ts'
+import { VERSION } from '../model/version.ts'
 import { visibleJson } from '../model/visible.ts'
-import { VERSION } from './help.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
 

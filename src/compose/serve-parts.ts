@@ -316,6 +316,7 @@ export const imagesOf = (ringfence: Ringfence, dir: string): Images =>
         registries: images.registries,
         maxMb: images.max_mb ?? 10_240,
         maxFiles: images.max_files ?? 500_000,
+        maxTenantMb: images.max_mb_per_tenant ?? 40_960,
       }
     },
   })

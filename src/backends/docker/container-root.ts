@@ -5,7 +5,7 @@ import { hostPath } from '../../host/files/facts.ts'
 import { HANDOVER_NAME } from '../../host/guest/protocol.ts'
 import { startChannelProcess } from '../../host/process/channel-process.ts'
 import { copyDisk, syncDisk } from '../../host/root/disk-image.ts'
-import { diskUsageOf, rootOf } from '../../host/system.ts'
+import { diskUsageOf } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan, WritableRoot } from '../../model/plan.ts'
 import type { DiskOwner, Usage } from '../backend.ts'
@@ -86,17 +86,21 @@ export class RootContainerSandbox extends ContainerSandbox implements DiskOwner 
   }
 
   override usage(): Usage | undefined {
-    const { pid } = this.container
     const used = super.usage()
-    return used && pid !== undefined ? { ...used, diskBytes: diskUsageOf(pid) } : used
+    return used && { ...used, diskBytes: diskUsageOf(this.#rootPath()) }
+  }
+
+  /** The root as the host sees it, through the container's first process. */
+  #rootPath(): string | undefined {
+    const { pid } = this.container
+    return pid === undefined ? undefined : `/proc/${pid}/root`
   }
 
   /** The agent's answer to a file operation shows that it has stopped all commands. */
   async copyDisk(to: string): Promise<void> {
     await this.still(async () => {
       await this.files.stat('/')
-      const { pid } = this.container
-      const root = pid === undefined ? undefined : rootOf(pid)
+      const root = this.#rootPath()
       if (root === undefined) throw new SandboxError('wrong-state', 'the sandbox is gone')
       await syncDisk(root)
       await copyDisk(this.#root.disk.real, to)

@@ -7,7 +7,7 @@ import type { Template } from '../../supervisor/snapshots/templates.ts'
 import { prewarm } from './contexts.ts'
 import { INTERPRETER_PORT } from './ids.ts'
 import { selectedServers } from './mcp.ts'
-import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn } from './network.ts'
+import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn, upstreamOf } from './network.ts'
 import { PRIVATE, type SandboxSurface } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
 import { findTagged } from './tags.ts'
@@ -114,7 +114,7 @@ function specFor(
     ...timeoutOf(body),
     // As with E2B, the address of a port is enough to reach it, unless the caller or the operator closed the ports.
     publicPorts: network.allowPublicTraffic ?? policy.publicPorts ?? true,
-    network: networkOf(policy.networkModes, hosts, headers),
+    network: networkOf(policy.networkModes, hosts, headers, upstreamOf(network)),
     ...(secrets.length > 0 ? { secrets } : {}),
     ...(body.volumeMounts?.length
       ? { volumes: body.volumeMounts.map(({ name, path }) => ({ name, target: path, mode: 'rw' as const })) }
