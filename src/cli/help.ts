@@ -329,6 +329,7 @@ const SANDBOX = `usage: ringfence sandbox create [options]                prints
        ringfence sandbox stats [ID…] [--no-stream]      processor and memory
        ringfence sandbox wait ID [EXEC]                 until the sandbox, or one of its commands, has ended
        ringfence sandbox get|pause|resume|snapshot|fork ID
+       ringfence sandbox ssh ID [command…]              ssh into the sandbox; --print: a configuration for ssh -F, scp, rsync
        ringfence sandbox rm ID…
 
 RINGFENCE_URL names the server (default: the one of \`ringfence login\`, else http://127.0.0.1:4200), RINGFENCE_API_KEY the key.
