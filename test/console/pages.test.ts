@@ -113,6 +113,7 @@ const PAGES: readonly (readonly [name: string, path: string, shows: string | Reg
   ['overview', '/', 'nightly-build'],
   ['approvals', '/approvals', 'Why approval is needed'],
   ['sandbox', '/sandboxes/{api-tests}', 'mkdir -p src'],
+  ['new-sandbox', '/sandboxes/new', 'ringfence sandbox create'],
   ['terminal', '/sandboxes/{refactor}/terminal', 'A shell inside this sandbox'],
   ['files', '/sandboxes/{api-tests}/files?dir=/tmp/src&file=/tmp/src/index.ts', 'export const answer = 42'],
   ['changes', '/sandboxes/{docs-fix}/changes?path={site}/README.md', 'One more line.'],

@@ -9,6 +9,9 @@ import { Overview } from '../pages/overview/overview.tsx'
 const Sandbox = lazy(() =>
   import('../pages/sandbox/sandbox.tsx').then(({ Sandbox }) => ({ default: Sandbox })),
 )
+const NewSandbox = lazy(() =>
+  import('../pages/new-sandbox/new-sandbox.tsx').then(({ NewSandbox }) => ({ default: NewSandbox })),
+)
 const Policy = lazy(() => import('../pages/policy/policy.tsx').then(({ Policy }) => ({ default: Policy })))
 const Skills = lazy(() => import('../pages/skills/skills.tsx').then(({ Skills }) => ({ default: Skills })))
 const Backends = lazy(() =>
@@ -41,6 +44,7 @@ export function CurrentPage({ path: [page = '', ...rest] }: { readonly path: rea
     case '':
       return <Overview />
     case 'sandboxes':
+      if (rest[0] === 'new') return <NewSandbox template={rest[1] ?? ''} />
       return <Sandbox key={rest[0]} id={rest[0] ?? ''} tab={rest[1] ?? ''} />
     case 'approvals':
       return <Approvals id={rest[0]} />
