@@ -20,5 +20,5 @@ export type {
   Suggestion,
   Verdict,
 } from '../model/api/policy.ts'
-export type { EgressView, Wall, WallMount } from '../model/api/sandboxes.ts'
+export type { EgressView, UsageView, Wall, WallMount } from '../model/api/sandboxes.ts'
 export type { Finding, SkillUsage, SkillView } from '../model/api/skills.ts'

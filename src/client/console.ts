@@ -13,6 +13,7 @@ import type {
   SkillView,
   Suggestion,
   TrailProof,
+  UsageView,
   Verdict,
   Wall,
   Who,
@@ -76,6 +77,11 @@ export class ConsoleClient extends RingfenceClient {
 
   wall(id: string): Promise<Wall> {
     return this.#get(`/v1/sandboxes/${encodeURIComponent(id)}/wall`)
+  }
+
+  /** CPU and memory from the start of a sandbox until now, or until it ended. */
+  usage(id: string): Promise<Page<UsageView>> {
+    return this.#get(`/v1/sandboxes/${encodeURIComponent(id)}/usage`)
   }
 
   egress(id: string): Promise<Page<EgressView>> {

@@ -37,7 +37,6 @@ import { Supervisor } from '../supervisor/supervisor.ts'
 import { Feed } from '../supervisor/telemetry/feed.ts'
 import { Metrics } from '../supervisor/telemetry/metrics.ts'
 import { Retention } from '../supervisor/telemetry/retention.ts'
-import { Samples } from '../supervisor/telemetry/samples.ts'
 import { UsageHistory } from '../supervisor/telemetry/usage-history.ts'
 import { type Post, Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import { openWithVolumes } from '../supervisor/volumes/open-volumes.ts'
@@ -124,7 +123,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
   const feed = new Feed(trail, reader)
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
   const approvals = approvalsOf(grown, timeoutMs)
-  const supervisor = supervisorOf(grown, { approvals, metrics, server })
+  const supervisor = supervisorOf(grown, { approvals, metrics, server, usage: e2b.usage })
   const volumeFiles = new VolumeFiles({ volumes: grown.volumes, open: opening(grown, approvals), newId })
   grown.volumes.live = () => supervisor.all
   trail.ownerOf = (sandboxId) =>
@@ -137,7 +136,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     keys,
     sessions,
     streams: streamsOf(keys, sessions),
-    samples: new Samples(() => supervisor.all),
+    usage: e2b.usage,
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: policyOf(ringfence, reload),
     doctor: () => doctorReport(ringfence),
@@ -237,13 +236,14 @@ function loopMetrics(): Metrics {
   return metrics
 }
 
-type PolicyParts = {
+type SupervisorOptions = {
   readonly approvals: Approvals
   readonly metrics: Metrics
   readonly server: NonNullable<Config['server']>
+  readonly usage: UsageHistory
 }
 
-function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts): Supervisor {
+function supervisorOf(grown: Grown, { approvals, metrics, server, usage }: SupervisorOptions): Supervisor {
   const { ringfence, store, instance, tokens, privateDirectories, templates, volumes } = grown
   return new Supervisor({
     store,
@@ -253,6 +253,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     approvals,
     metrics,
     policyHash: ringfence.policyHash,
+    onLive: (entry) => usage.follow(entry),
     open: openFrom(templates, grown.images, openWithVolumes(volumes, opening(grown, approvals), newId)),
     suspended: {
       has: (id) => privateDirectories.has(id),

@@ -29,7 +29,7 @@ function consoleSandbox(parts: ServerParts, entry: LiveSandbox): ConsoleSandbox 
     last_command: entry.lastCommand?.command ?? null,
     last_command_at: entry.lastCommand ? new Date(entry.lastCommand.at).toISOString() : null,
     egress: { allowed: connections.length - refused, refused },
-    samples: parts.samples.of(entry.id),
+    samples: parts.usage.recent(entry.id),
   }
 }
 
@@ -52,8 +52,8 @@ export class ConsoleStream {
 
   async *events(after: number | undefined, signal: AbortSignal): AsyncGenerator<StreamEvent, void> {
     signal.addEventListener('abort', () => this.#end(), { once: true })
-    const { samples, approvals } = this.#parts
-    const leave = [samples.watch(() => this.#sampled()), approvals.onChange(() => void this.#asked())]
+    const { usage, approvals } = this.#parts
+    const leave = [usage.watch(() => this.#sampled()), approvals.onChange(() => void this.#asked())]
     try {
       yield await this.#hello()
       yield { event: 'approvals', data: await this.#pending() }
@@ -141,7 +141,7 @@ export class ConsoleStream {
   #sampled(): void {
     this.#changes()
     const pairs = this.#parts.supervisor.liveOf(this.#principal).flatMap(({ id }) => {
-      const sample = this.#parts.samples.last(id)
+      const sample = this.#parts.usage.recent(id).at(-1)
       return sample ? [[id, sample] as const] : []
     })
     if (pairs.length > 0) this.#push({ event: 'samples', data: Object.fromEntries(pairs) })

@@ -23,7 +23,7 @@ import type { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Feed } from '../supervisor/telemetry/feed.ts'
 import type { Metrics } from '../supervisor/telemetry/metrics.ts'
-import type { Samples } from '../supervisor/telemetry/samples.ts'
+import type { UsageHistory } from '../supervisor/telemetry/usage-history.ts'
 import type { Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import type { VolumeFiles } from '../supervisor/volumes/volume-files.ts'
 import type { Volumes } from '../supervisor/volumes/volumes.ts'
@@ -44,7 +44,7 @@ export type ServerParts = {
   readonly keys: Keys
   readonly sessions: Sessions
   readonly streams: AuthenticatedStreams
-  readonly samples: Samples
+  readonly usage: UsageHistory
   /** How often one address may try to sign in. */
   readonly signIns: { assert(name: string): void }
   readonly approvals: Approvals

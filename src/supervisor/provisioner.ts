@@ -171,6 +171,7 @@ export class Provisioner {
     entry.idleMs = request.idleMs
     entry.timeoutMs = this.#ttlOf(request.timeoutMs)
     this.#supervisor.entries.set(entry.id, entry)
+    this.#parts.onLive?.(entry)
     register()
     try {
       entry.move('provisioning')

@@ -90,6 +90,8 @@ export type SupervisorParts = {
   /** How many prepared sandboxes of each kind are kept ready. */
   readonly prepared?: number
   readonly policyHash: () => string
+  /** Called with each sandbox when it becomes known: a new one, or one from before a restart. */
+  readonly onLive?: (entry: LiveSandbox) => void
 }
 
 /** Manages every sandbox of this server. No lock spans sandboxes; the changes of each sandbox are serialized. */
@@ -209,7 +211,9 @@ export class Supervisor {
   ): Promise<void> {
     const { keyId, tenant } = row
     this.#quotas.add((await ownerOf(keyId)) ?? { keyId, tenant, scopes: [] })
-    this.#entries.set(row.id, this.#sleep.adopt(row, this.#onDeadline, this.#parts.limits.defaultTtlMs))
+    const entry = this.#sleep.adopt(row, this.#onDeadline, this.#parts.limits.defaultTtlMs)
+    this.#entries.set(row.id, entry)
+    this.#parts.onLive?.(entry)
   }
 
   /** Ends paused sandboxes whose files were kept long enough. Returns how many. */

@@ -123,6 +123,7 @@ const PAGES: readonly (readonly [name: string, path: string, shows: string | Reg
   ['ports', '/sandboxes/{refactor}/ports', 'Find listening ports'],
   ['network', '/sandboxes/{api-tests}/network', 'telemetry.example.com'],
   ['isolation', '/sandboxes/{nightly-build}/wall', 'Layers, as reported by the kernel'],
+  ['timeline', '/sandboxes/{api-tests}/timeline', 'from the start'],
   ['sandbox-records', '/sandboxes/{api-tests}/record', 'mkdir -p src'],
   ['policy', '/policy', 'deploys to production'],
   ['policy-test', '/policy/try?subject=cat+notes.txt+%7C+xargs+git+push', 'Strictest decision wins'],

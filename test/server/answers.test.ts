@@ -86,7 +86,7 @@ describe('what routes answer', () => {
     const { exec_id } = (
       await send(`POST ${at}/exec`, { command: 'cat', stdin_open: true, background: true }, 202)
     ).json
-    for (const path of ['', '/metrics', '/wall', '/egress', '/execs', `/execs/${exec_id}`])
+    for (const path of ['', '/metrics', '/usage', '/wall', '/egress', '/execs', `/execs/${exec_id}`])
       await send(`GET ${at}${path}`)
     await send(`POST ${at}/stdin`, { exec_id, data: 'x' })
     await send(`POST ${at}/signal`, { exec_id })

@@ -87,6 +87,17 @@ export const sandboxMetricsShape = object({
 /** What a sandbox is doing and using now. */
 export type SandboxMetrics = Infer<typeof sandboxMetricsShape>
 
+/** What a sandbox used at one time. */
+const usageShape = object({
+  at: time(),
+  cpus: described('average number of busy CPUs since the sample before', number()),
+  memory_bytes: integer(),
+})
+/** What a sandbox used at one time. */
+export type UsageView = Infer<typeof usageShape>
+/** The use of a sandbox over its whole life, oldest first. */
+export const usagePage = pageOf(usageShape)
+
 /** The files of a sandbox at one moment. */
 export const snapshotShape = object({
   id: described('the value of `template` when a sandbox is created', string()),

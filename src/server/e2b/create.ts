@@ -140,7 +140,7 @@ export async function createSandbox(
   const seconds = body.timeout ?? defaultSeconds
   const prepare = preparationOf(surface, body, template)
   const made = await supervisor.create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000), prepare })
-  surface.e2b.usage.follow(made.live as LiveSandbox)
+  surface.e2b.usage.follow(made.live as LiveSandbox, { disk: true })
   try {
     if (hosts.length === 0) await closeNetwork(made.live as LiveSandbox)
     if (prepare) void prepare((made.live as LiveSandbox).ready(), principal.tenant)

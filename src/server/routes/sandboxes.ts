@@ -8,6 +8,7 @@ import {
   sandboxMetricsShape,
   sandboxPage,
   sandboxShape,
+  usagePage,
 } from '../../model/api/sandboxes.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Call, Route } from '../route.ts'
@@ -135,6 +136,23 @@ const lifecycle: readonly Route[] = [
 ]
 
 const activity: readonly Route[] = [
+  route({
+    method: 'GET',
+    path: '/v1/sandboxes/:id/usage',
+    summary: 'List the CPU and memory that a sandbox used, from its start, in at most 240 samples',
+    scope: 'read',
+    sandboxToken: true,
+    answers: { 200: { description: 'oldest first; empty where nothing was measured', shape: usagePage } },
+    async handle({ parts, principal, params }) {
+      const { row } = await parts.supervisor.get(principal, params.id)
+      const items = parts.usage.lifeOf(row.id).map(({ at, cpus, memoryBytes }) => ({
+        at: new Date(at).toISOString(),
+        cpus: Math.round(cpus * 1000) / 1000,
+        memory_bytes: memoryBytes,
+      }))
+      return reply(200, { items, next: null })
+    },
+  }),
   route({
     method: 'GET',
     path: '/v1/sandboxes/:id/metrics',

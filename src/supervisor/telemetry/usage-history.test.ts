@@ -21,7 +21,7 @@ test('a long life is covered from its start, in few samples', async () => {
   const history = new UsageHistory(async () => 7)
   const { entry } = halfBusy()
   const start = Date.now()
-  history.follow(entry)
+  history.follow(entry, { disk: true })
   await vi.advanceTimersByTimeAsync(3 * 3600_000)
   const all = await history.of(entry, 0, Number.POSITIVE_INFINITY)
   expect(all.length).toBeGreaterThan(100)
@@ -37,10 +37,38 @@ test('nothing is sampled when every sandbox has ended, and disk is measured at m
   let measured = 0
   const history = new UsageHistory(async () => ++measured)
   const { entry, end } = halfBusy()
-  history.follow(entry)
+  history.follow(entry, { disk: true })
   await vi.advanceTimersByTimeAsync(10 * 60_000)
   expect(measured).toBeLessThanOrEqual(11)
   end()
   await vi.advanceTimersByTimeAsync(20_000)
   expect(vi.getTimerCount()).toBe(0)
+})
+
+test('a sandbox that nobody watches has its whole life on record, also after its end', async () => {
+  const history = new UsageHistory(async () => 7)
+  const { entry, end } = halfBusy()
+  history.follow(entry)
+  await vi.advanceTimersByTimeAsync(60_000)
+  const alive = history.lifeOf('sb_1')
+  expect(alive.length).toBeGreaterThanOrEqual(10)
+  expect(history.recent('sb_1').at(-1)).toEqual([50, 1000])
+  end()
+  await vi.advanceTimersByTimeAsync(10_000)
+  expect(history.lifeOf('sb_1')).toEqual(alive)
+  expect(history.recent('sb_1')).toEqual([])
+})
+
+test('rounds are more frequent while somebody watches, and disk is measured only where it was asked for', async () => {
+  let measured = 0
+  const history = new UsageHistory(async () => ++measured)
+  history.follow(halfBusy().entry)
+  let rounds = 0
+  const leave = history.watch(() => rounds++)
+  await vi.advanceTimersByTimeAsync(20_000)
+  expect(rounds).toBeGreaterThanOrEqual(10)
+  leave()
+  const before = rounds
+  await vi.advanceTimersByTimeAsync(20_000)
+  expect([rounds, measured]).toEqual([before, 0])
 })

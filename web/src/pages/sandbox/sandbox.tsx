@@ -20,6 +20,9 @@ const Files = lazy(() => import('./files/files.tsx').then(({ Files }) => ({ defa
 const Network = lazy(() => import('./network/network.tsx').then(({ Network }) => ({ default: Network })))
 const Ports = lazy(() => import('./ports.tsx').then(({ Ports }) => ({ default: Ports })))
 const Changes = lazy(() => import('./changes/changes.tsx').then(({ Changes }) => ({ default: Changes })))
+const SandboxTimeline = lazy(() =>
+  import('./timeline/timeline.tsx').then(({ SandboxTimeline }) => ({ default: SandboxTimeline })),
+)
 const Isolation = lazy(() =>
   import('./isolation/isolation.tsx').then(({ Isolation }) => ({ default: Isolation })),
 )
@@ -32,6 +35,7 @@ const TABS: readonly Tab[] = [
   ['ports', 'Ports'],
   ['network', 'Network'],
   ['wall', 'Isolation'],
+  ['timeline', 'Timeline'],
   ['record', 'Audit log'],
 ]
 
@@ -93,6 +97,7 @@ function TabContent({ sandbox, tab }: { readonly sandbox: ConsoleSandbox; readon
   const isEnded = hasEnded(sandbox)
   if (tab === '') return <Commands id={id} isEnded={isEnded} />
   if (tab === 'record') return <SandboxRecords id={id} />
+  if (tab === 'timeline') return <SandboxTimeline sandbox={sandbox} />
   if (tab === 'wall') return <Isolation id={id} />
   if (tab === 'changes' && sandbox.review) return <Changes id={id} isEnded={isEnded} />
   if (tab === 'terminal' && !allow_interactive) return <TerminalsDisabled />
