@@ -211,6 +211,48 @@ describe('a sandbox', () => {
     await at.context.close()
   })
 
+  test('has the keys Ctrl, Tab and Esc below the terminal on a phone', async () => {
+    const id = await make({ metadata: { name: 'phone' } })
+    const at = await openSignedIn({ width: 390, height: 844 })
+    const { page } = at
+    await at.go(`/sandboxes/${id}/terminal`)
+    const screen = page.locator('.xterm-rows')
+    await screen.getByText(/[#$]/).first().waitFor()
+    const keys = page.getByRole('toolbar', { name: 'Terminal keys' })
+    await page.keyboard.type('sleep 300 || echo stopped-$((40+2))\n')
+    await keys.getByRole('button', { name: 'Ctrl' }).click()
+    expect(await keys.getByRole('button', { name: 'Ctrl' }).getAttribute('aria-pressed')).toBe('true')
+    await page.keyboard.type('c')
+    expect(await keys.getByRole('button', { name: 'Ctrl' }).getAttribute('aria-pressed')).toBe('false')
+    await page.keyboard.type('cat | od -c\n')
+    for (const name of ['Tab', 'Esc']) await keys.getByRole('button', { name }).click()
+    await page.keyboard.type('\n')
+    await keys.getByRole('button', { name: 'Ctrl' }).click()
+    await page.keyboard.type('d')
+    await screen
+      .getByText(/\\t +033 +\\n/)
+      .first()
+      .waitFor()
+    await saveScreenshot(page, 'terminal-keys-phone')
+    await at.context.close()
+  })
+
+  test('opens the output of a running command at once, and leaves it open when it ends', async () => {
+    const id = await make({ metadata: { name: 'busy' } })
+    await call('POST', `/v1/sandboxes/${id}/exec`, {
+      command: 'echo first-line; sleep 4; echo last-line',
+      background: true,
+    })
+    const at = await openSignedIn()
+    await at.go(`/sandboxes/${id}`)
+    const output = at.page.getByRole('log', { name: 'Output' })
+    await output.getByText('first-line').waitFor()
+    await output.getByText('last-line').waitFor()
+    await at.page.getByText('exit 0').first().waitFor()
+    expect(await output.count()).toBe(1)
+    await at.context.close()
+  })
+
   test('has files that are created, edited, uploaded, downloaded and deleted', async () => {
     const id = await make({})
     const at = await openSignedIn()

@@ -1,6 +1,7 @@
 import { useMemo } from 'react'
 import type { ConsoleSandbox } from '../../../src/client/console-types.ts'
 import type { Approval } from '../../../src/client/types.ts'
+import { safeLine, shortId } from '../format.ts'
 import { useIdentity, useLiveData } from './live-context.ts'
 
 /** The oldest pending approval of each sandbox that has one. */
@@ -24,6 +25,16 @@ export function useSandboxStatus(): (sandbox: ConsoleSandbox) => string {
   const waiting = operator ? 'needs approval' : 'awaiting approval'
   // The stream may report the approval before the sandbox's new state.
   return ({ id, state }) => (['ready', 'executing'].includes(state) && pending.has(id) ? waiting : state)
+}
+
+/** The name of a sandbox that the page knows, else the start of its id. */
+export function useSandboxName(): (id: string) => string {
+  const { sandboxes, ended } = useLiveData()
+  const names = useMemo(
+    () => new Map([...sandboxes, ...ended].map(({ id, metadata }) => [id, metadata.name])),
+    [sandboxes, ended],
+  )
+  return (id) => safeLine(names.get(id) || shortId(id))
 }
 
 export const hasEnded = ({ state }: ConsoleSandbox): boolean => state === 'destroyed' || state === 'failed'

@@ -6,7 +6,8 @@ import { EmptyState } from '../../components/empty-state.tsx'
 import { Link } from '../../components/link.tsx'
 import { ErrorMessage, Loading } from '../../components/page.tsx'
 import { VirtualTable } from '../../components/virtual-table.tsx'
-import { formatDateTime, formatTime, safeLine, shortId } from '../../format.ts'
+import { useSandboxName } from '../../data/sandbox-status.ts'
+import { formatDateTime, formatTime, safeLine } from '../../format.ts'
 import { type RecordQuery, useRecords } from './use-records.ts'
 
 const COLUMNS = ['Record', 'Time', 'Event', 'Result', 'Sandbox', 'Summary']
@@ -59,6 +60,7 @@ function RecordRow(props: {
   readonly isSelected: boolean
 }) {
   const { record } = props
+  const nameOf = useSandboxName()
   const result = recordResult(record)
   return (
     <>
@@ -72,8 +74,8 @@ function RecordRow(props: {
       </Cell>
       <Cell column="event">{record.event}</Cell>
       <Cell column="result">{result && <Badge word={result} />}</Cell>
-      <Cell column="sandbox mono dim">
-        {typeof record.sandbox_id === 'string' ? shortId(record.sandbox_id) : ''}
+      <Cell column="sandbox mono dim" title={String(record.sandbox_id ?? '')}>
+        {typeof record.sandbox_id === 'string' ? nameOf(record.sandbox_id) : ''}
       </Cell>
       <Cell column="summary">{safeLine(recordSummary(record))}</Cell>
     </>

@@ -8,7 +8,7 @@ import { ErrorMessage, Loading, Page } from '../../components/page.tsx'
 import { Panel } from '../../components/panel.tsx'
 import { useClient } from '../../data/live-context.ts'
 import { useLoad } from '../../data/use-load.ts'
-import { capitalize, formatMillis, safeText } from '../../format.ts'
+import { capitalize, formatMillis, isIsolating, safeText } from '../../format.ts'
 
 /** The isolation backends of this host, tested, and how to fix what is missing. */
 export function Backends() {
@@ -35,15 +35,23 @@ export function Backends() {
       {!value && !error && <Loading text="Starting each backend once…" />}
       {value && value.notes.length > 0 && <HostNotes notes={value.notes} />}
       {value && (
-        <div className="columns even">
-          {value.backends.map((backend) => (
-            <BackendPanel key={backend.name} backend={backend} />
-          ))}
-        </div>
+        <>
+          <BackendPanels backends={value.backends.filter(({ name }) => isIsolating(name))} />
+          <h2>Without isolation</h2>
+          <BackendPanels backends={value.backends.filter(({ name }) => !isIsolating(name))} />
+        </>
       )}
     </Page>
   )
 }
+
+const BackendPanels = ({ backends }: { readonly backends: readonly BackendView[] }) => (
+  <div className="columns even">
+    {backends.map((backend) => (
+      <BackendPanel key={backend.name} backend={backend} />
+    ))}
+  </div>
+)
 
 const SEVERITY = { stops: 'error', weakens: 'warning', tells: 'info' } as const
 

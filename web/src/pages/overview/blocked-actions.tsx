@@ -4,7 +4,8 @@ import { Badge } from '../../components/badge.tsx'
 import { Link, RecordLink } from '../../components/link.tsx'
 import { Panel } from '../../components/panel.tsx'
 import { rangeText, Timeline, type TimeRange } from '../../components/timeline.tsx'
-import { formatTime, safeLine, shortId } from '../../format.ts'
+import { useSandboxName } from '../../data/sandbox-status.ts'
+import { formatTime, safeLine } from '../../format.ts'
 
 const MINUTE_MS = 60_000
 const SHOWN = 4
@@ -67,6 +68,7 @@ const isWithin = (time: number, range: TimeRange | undefined): boolean =>
   !range || (time >= range[0] && time <= range[1])
 
 function BlockedList({ records }: { readonly records: readonly TrailRecord[] }) {
+  const nameOf = useSandboxName()
   return (
     <ol className="blocked-list">
       {records.map((record) => (
@@ -76,7 +78,7 @@ function BlockedList({ records }: { readonly records: readonly TrailRecord[] }) 
           <span className="details">{safeLine(describe(record))}</span>
           {typeof record.sandbox_id === 'string' && (
             <Link to={`/sandboxes/${record.sandbox_id}`} className="mono dim">
-              {shortId(record.sandbox_id)}
+              {nameOf(record.sandbox_id)}
             </Link>
           )}
           <RecordLink seq={record.seq} />

@@ -1,6 +1,7 @@
 import { memo, type ReactNode, useMemo } from 'react'
 import type { ConsoleSandbox, Sample } from '../../../../src/client/console-types.ts'
 import type { Approval } from '../../../../src/client/types.ts'
+import { BackendLevel } from '../../components/backend-level.tsx'
 import { Badge } from '../../components/badge.tsx'
 import { EmptyState } from '../../components/empty-state.tsx'
 import { Link } from '../../components/link.tsx'
@@ -116,7 +117,7 @@ const SandboxRow = memo(function SandboxRow({ sandbox, status, pending, samples,
       </Cell>
       <Cell column="agent">{agent_id ? safeLine(agent_id) : <span className="dim">–</span>}</Cell>
       <Cell column="backend">
-        {backend ?? '–'} <span className="dim">{level}</span>
+        {backend ?? '–'} <BackendLevel backend={backend} level={level} />
       </Cell>
       <Cell column="age num">{age}</Cell>
       <Cell column="cpu">

@@ -5,9 +5,10 @@ import { EmptyState } from '../../components/empty-state.tsx'
 import { TextField } from '../../components/fields.tsx'
 import { Link } from '../../components/link.tsx'
 import { attempt } from '../../components/toasts.tsx'
-import { useClient, useLiveData } from '../../data/live-context.ts'
+import { useClient } from '../../data/live-context.ts'
+import { useSandboxName } from '../../data/sandbox-status.ts'
 import { useLoad } from '../../data/use-load.ts'
-import { formatBytes, formatDateTime, safeLine, shortId } from '../../format.ts'
+import { formatBytes, formatDateTime, safeLine } from '../../format.ts'
 import { type ResourceKind, ResourcePage } from './resource-page.tsx'
 
 const MB = 1024 * 1024
@@ -52,9 +53,7 @@ function VolumeCells({ volume }: { readonly volume: VolumeInfo }) {
 }
 
 function MountedIn({ ids }: { readonly ids: readonly string[] }) {
-  const { sandboxes } = useLiveData()
-  const nameOf = (id: string): string =>
-    safeLine(sandboxes.find((one) => one.id === id)?.metadata.name ?? shortId(id))
+  const nameOf = useSandboxName()
   return (
     <span className="line">
       {ids.map((id) => (

@@ -1,5 +1,6 @@
 import type { ReactNode } from 'react'
 import type { ConsoleSandbox, Sample } from '../../../../src/client/console-types.ts'
+import { BackendLevel } from '../../components/backend-level.tsx'
 import { Badge } from '../../components/badge.tsx'
 import { Sparkline } from '../../components/sparkline.tsx'
 import { useLiveStore } from '../../data/live-context.ts'
@@ -19,7 +20,7 @@ export function SandboxFacts({ sandbox }: { readonly sandbox: ConsoleSandbox }) 
       </Fact>
       <Fact name="Agent">{sandbox.agent_id ? safeLine(sandbox.agent_id) : '–'}</Fact>
       <Fact name="Backend">
-        {sandbox.backend ?? '–'} <span className="dim">{sandbox.level}</span>
+        {sandbox.backend ?? '–'} <BackendLevel {...sandbox} />
       </Fact>
       <Fact name="Network">{sandbox.network.mode}</Fact>
       <Fact name="Age">

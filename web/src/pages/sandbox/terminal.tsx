@@ -1,12 +1,13 @@
 import { useState } from 'react'
 import { Button } from '../../components/button.tsx'
 import { Panel } from '../../components/panel.tsx'
+import { TerminalKeys } from './terminal-keys.tsx'
 import { type TerminalState, useTerminal } from './use-terminal.ts'
 
 /** An interactive shell in the sandbox. Its output stays on the screen after it ends. */
 export function Terminal({ id, isEnded }: { readonly id: string; readonly isEnded: boolean }) {
   const [session, setSession] = useState(0)
-  const { box, state } = useTerminal(id, session)
+  const { box, state, keys } = useTerminal(id, session)
   const isClosed = state.kind === 'exited' || (state.kind === 'disconnected' && state.mayReconnect)
   return (
     <Panel
@@ -20,6 +21,7 @@ export function Terminal({ id, isEnded }: { readonly id: string; readonly isEnde
       }
     >
       <div className="terminal" ref={box} data-own-keys="" />
+      {state.kind === 'open' && <TerminalKeys {...keys} />}
     </Panel>
   )
 }

@@ -4,6 +4,7 @@ import '@xterm/xterm/css/xterm.css'
 import { type RefObject, useEffect, useRef, useState } from 'react'
 import { useClient } from '../../data/live-context.ts'
 import { safeText } from '../../format.ts'
+import { withCtrl } from './terminal-keys.tsx'
 
 export type TerminalState =
   | { readonly kind: 'connecting' }
@@ -15,10 +16,16 @@ export type TerminalState =
 export function useTerminal(
   id: string,
   session: number,
-): { readonly box: RefObject<HTMLDivElement | null>; readonly state: TerminalState } {
+): {
+  readonly box: RefObject<HTMLDivElement | null>
+  readonly state: TerminalState
+  readonly keys: TerminalKeyState
+} {
   const client = useClient()
   const box = useRef<HTMLDivElement>(null)
   const [state, setState] = useState<TerminalState>({ kind: 'connecting' })
+  const open = useRef<Xterm | undefined>(undefined)
+  const ctrl = useCtrl()
   // biome-ignore lint/correctness/useExhaustiveDependencies: `session` starts another shell
   useEffect(() => {
     const element = box.current
@@ -26,14 +33,41 @@ export function useTerminal(
     setState({ kind: 'connecting' })
     const { terminal, dispose } = openTerminal(element)
     const socket = new WebSocket(ptyUrl(id, terminal), ['ringfence', `console.${client.page}`])
-    connect(terminal, socket, setState)
+    open.current = terminal
+    connect(terminal, socket, { onState: setState, apply: ctrl.apply })
     return () => {
       socket.onclose = null
       socket.close()
       dispose()
     }
   }, [client, id, session])
-  return { box, state }
+  const onKey = (text: string): void => {
+    open.current?.focus()
+    open.current?.input(text)
+  }
+  return { box, state, keys: { isCtrlDown: ctrl.isDown, onCtrl: ctrl.toggle, onKey } }
+}
+
+type TerminalKeyState = {
+  readonly isCtrlDown: boolean
+  readonly onCtrl: () => void
+  readonly onKey: (text: string) => void
+}
+
+/** Ctrl as a key that stays down until the next key. */
+function useCtrl() {
+  const [isDown, setDown] = useState(false)
+  const current = useRef(false)
+  const set = (next: boolean): void => {
+    current.current = next
+    setDown(next)
+  }
+  const apply = useRef((text: string): string => {
+    if (!current.current) return text
+    set(false)
+    return withCtrl(text)
+  })
+  return { isDown, toggle: () => set(!current.current), apply: apply.current }
 }
 
 /** Creates a terminal that follows the size of its element and the theme. */
@@ -80,7 +114,18 @@ function ptyUrl(id: string, { cols, rows }: Xterm): URL {
 const TRY_AGAIN_LATER = 1013
 
 /** Connects a terminal to the socket of a shell. */
-function connect(terminal: Xterm, socket: WebSocket, onState: (state: TerminalState) => void): void {
+function connect(
+  terminal: Xterm,
+  socket: WebSocket,
+  {
+    onState,
+    apply,
+  }: {
+    readonly onState: (state: TerminalState) => void
+    /** Changes what was typed, while Ctrl is down. */
+    readonly apply: (text: string) => string
+  },
+): void {
   const encoder = new TextEncoder()
   let result: string | undefined
   socket.binaryType = 'arraybuffer'
@@ -99,7 +144,7 @@ function connect(terminal: Xterm, socket: WebSocket, onState: (state: TerminalSt
     terminal.options.disableStdin = true
     terminal.options.cursorBlink = false
   }
-  terminal.onData((text) => socket.readyState === WebSocket.OPEN && socket.send(encoder.encode(text)))
+  terminal.onData((text) => socket.readyState === WebSocket.OPEN && socket.send(encoder.encode(apply(text))))
   terminal.onResize(({ cols, rows }) => {
     if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ resize: { cols, rows } }))
   })

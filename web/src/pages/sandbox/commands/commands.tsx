@@ -16,8 +16,8 @@ export function Commands({ id, isEnded }: { readonly id: string; readonly isEnde
   const { operator, scopes } = useIdentity()
   const { approvals } = useLiveData()
   const pending = approvals.filter(({ sandbox_id }) => sandbox_id === id)
-  const [openId, setOpenId] = useState<string | undefined>(undefined)
   const { execs, reload } = useExecs(id, pending)
+  const [openId, setOpenId] = useOpenCommand(execs)
   const mayRun = !isEnded && (operator || scopes.includes('exec'))
   const onStarted = (execId: string): void => {
     setOpenId(execId)
@@ -43,13 +43,24 @@ export function Commands({ id, isEnded }: { readonly id: string; readonly isEnde
               sandboxId={id}
               exec={exec}
               isOpen={openId === exec.exec_id}
-              onToggle={() => setOpenId(openId === exec.exec_id ? undefined : exec.exec_id)}
+              onToggle={() => setOpenId(openId === exec.exec_id ? '' : exec.exec_id)}
             />
           ))}
         </ul>
       )}
     </Panel>
   )
+}
+
+/** The command whose output is open: a running one by itself, until somebody opens or closes one. */
+function useOpenCommand(execs: readonly ExecView[]) {
+  const [openId, setOpenId] = useState<string | undefined>(undefined)
+  const runningId = execs.find(({ state, terminal }) => state === 'running' && !terminal)?.exec_id
+  useEffect(() => {
+    // Stays open when the command ends.
+    if (runningId !== undefined) setOpenId((before) => before ?? runningId)
+  }, [runningId])
+  return [openId, setOpenId] as const
 }
 
 /** Fetched again whenever a record of one of its commands arrives. */
