@@ -237,6 +237,24 @@ describe('a sandbox', () => {
     await at.context.close()
   })
 
+  test('has its isolation drawing whole on a phone, and its audit log in sentences', async () => {
+    const id = await make({ metadata: { name: 'small' }, ...OPEN })
+    await call('POST', `/v1/sandboxes/${id}/exec`, { command: 'exit 3' })
+    const at = await openSignedIn({ width: 390, height: 844 })
+    await at.go(`/sandboxes/${id}/wall`)
+    const drawing = at.page.getByRole('img', { name: /isolation with \d+ layers/ })
+    await drawing.waitFor()
+    const box = await drawing.boundingBox()
+    expect((box?.x ?? 0) + (box?.width ?? 0)).toBeLessThanOrEqual(390)
+    expect(await drawing.innerText()).toMatch(
+      /Host[\s\S]*no access[\s\S]*bubblewrap[\s\S]*Network[\s\S]*git\.example/,
+    )
+    await at.go(`/sandboxes/${id}/record`)
+    await at.page.getByText(/^Command exited with code 3 after \d+/).waitFor()
+    await at.page.getByText('Sandbox is ready on bubblewrap').waitFor()
+    await at.context.close()
+  })
+
   test('opens the output of a running command at once, and leaves it open when it ends', async () => {
     const id = await make({ metadata: { name: 'busy' } })
     await call('POST', `/v1/sandboxes/${id}/exec`, {

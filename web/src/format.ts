@@ -45,6 +45,13 @@ export function formatDateTime(time: string): string {
   return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${formatTime(time)}`
 }
 
+/** The time of today, or the day and the time. */
+export function formatMoment(time: string): string {
+  const date = new Date(time)
+  const isToday = date.toDateString() === new Date().toDateString()
+  return isToday ? formatTime(time) : formatDateTime(time).slice(5, -3)
+}
+
 /**
  * SECURITY: text chosen by an agent must not hide or reorder the text around it, so control and direction characters
  * are shown as their code points.

@@ -14,29 +14,34 @@ const SUMMARIES: Readonly<Partial<Record<string, (record: TrailRecord) => string
     return `${field(record, 'command') || subject.join(' ')} — ${field(record, 'reason')}`
   },
   SandboxState: (record) =>
-    `${field(record, 'state')}${suffix(record, 'backend', ' on ')}${suffix(record, 'reason', ': ')}`,
+    `Sandbox is ${field(record, 'state')}${suffix(record, 'backend', ' on ')}${suffix(record, 'reason', ': ')}`,
   Exec: execSummary,
   SandboxViolation: (record) =>
     `${field(record, 'guarantee') || field(record, 'violation_type')}: ${field(record, 'details')}`,
-  Connection: (record) => `${field(record, 'host')}:${field(record, 'port')} ${field(record, 'address')}`,
+  Connection: (record) =>
+    `Connection to ${field(record, 'host')}:${field(record, 'port')}${suffix(record, 'address', ' at ')}`,
   Approval: (record) =>
-    `${field(record, 'state') || (record.approved === true ? 'approved' : 'not approved')}${suffix(record, 'reason', ': ')}`,
+    `Request ${field(record, 'state') || (record.approved === true ? 'approved' : 'not approved')}${suffix(record, 'reason', ': ')}`,
   Review: (record) =>
     `${field(record, 'count')} ${record.count === 1 ? 'change' : 'changes'}${notApplied(record)}`,
-  SkillRun: (record) => ['skill', 'state', 'outcome'].map((name) => field(record, name)).join(' '),
+  SkillRun: (record) => `Skill ${['skill', 'state', 'outcome'].map((name) => field(record, name)).join(' ')}`,
   Pruning: (record) =>
-    `removed ${field(record, 'sandboxes')} sandboxes, ${field(record, 'approvals')} approvals and ${field(record, 'files')} files from before ${field(record, 'ended_before')}`,
+    `Removed ${field(record, 'sandboxes')} sandboxes, ${field(record, 'approvals')} approvals and ${field(record, 'files')} files from before ${field(record, 'ended_before')}`,
   Checkpoint: ({ head }) =>
-    `signed head of ${String((head as { count?: number } | undefined)?.count ?? '')} records`,
+    `Signed head of ${String((head as { count?: number } | undefined)?.count ?? '')} records`,
 }
 
 function execSummary(record: TrailRecord): string {
   const outcome = record.outcome as
     | { kind?: string; code?: number; signal?: string; limit?: string }
     | undefined
-  if (!outcome) return field(record, 'state')
-  const detail = outcome.code ?? outcome.signal ?? outcome.limit ?? ''
-  return `${outcome.kind} ${detail} after ${field(record, 'duration_ms')} ms`
+  if (!outcome) return `Command ${field(record, 'state')}`
+  const how = {
+    exited: `exited with code ${outcome.code}`,
+    signaled: `was ended by ${outcome.signal}`,
+    stopped: `was stopped by its ${outcome.limit} limit`,
+  }[outcome.kind ?? '']
+  return `Command ${how ?? outcome.kind} after ${field(record, 'duration_ms')} ms`
 }
 
 const notApplied = ({ refused }: TrailRecord): string =>

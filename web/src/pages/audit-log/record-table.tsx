@@ -7,7 +7,7 @@ import { Link } from '../../components/link.tsx'
 import { ErrorMessage, Loading } from '../../components/page.tsx'
 import { VirtualTable } from '../../components/virtual-table.tsx'
 import { useSandboxName } from '../../data/sandbox-status.ts'
-import { formatDateTime, formatTime, safeLine } from '../../format.ts'
+import { formatDateTime, formatMoment, safeLine } from '../../format.ts'
 import { type RecordQuery, useRecords } from './use-records.ts'
 
 const COLUMNS = ['Record', 'Time', 'Event', 'Result', 'Sandbox', 'Summary']
@@ -70,7 +70,7 @@ function RecordRow(props: {
         </Link>
       </Cell>
       <Cell column="time num dim" title={formatDateTime(record.time)}>
-        {formatTime(record.time)}
+        {formatMoment(record.time)}
       </Cell>
       <Cell column="event">{record.event}</Cell>
       <Cell column="result">{result && <Badge word={result} />}</Cell>

@@ -9,6 +9,7 @@ import {
   truncateEnd,
   truncateStart,
 } from './crossings.ts'
+import { StackedDiagram } from './stacked-diagram.tsx'
 
 const WIDTH = 960
 const ROW_HEIGHT = 30
@@ -26,17 +27,21 @@ export function IsolationDiagram({ wall }: { readonly wall: Wall }) {
   const layers = Math.min(wall.layers.length, MAX_LAYERS)
   const height = Math.max(host.length, network.length, 5) * ROW_HEIGHT + 96
   const shared = { height, depth: 22 + layers * LAYER_GAP }
+  const label = description(wall, host, network)
   return (
-    <ScrollX className="diagram" label="Isolation diagram">
-      <svg viewBox={`0 0 ${WIDTH} ${height}`} role="img" aria-label={description(wall, host, network)}>
-        <ArrowMarker />
-        <Headings wall={wall} />
-        <LayerOutlines count={layers} height={height} />
-        <Inside lines={insideLines(wall)} middle={height / 2 + 16} />
-        <Crossings rows={host} side="left" {...shared} />
-        <Crossings rows={network} side="right" {...shared} />
-      </svg>
-    </ScrollX>
+    <>
+      <ScrollX className="diagram" label="Isolation diagram">
+        <svg viewBox={`0 0 ${WIDTH} ${height}`} role="img" aria-label={label}>
+          <ArrowMarker />
+          <Headings wall={wall} />
+          <LayerOutlines count={layers} height={height} />
+          <Inside lines={insideLines(wall)} middle={height / 2 + 16} />
+          <Crossings rows={host} side="left" {...shared} />
+          <Crossings rows={network} side="right" {...shared} />
+        </svg>
+      </ScrollX>
+      <StackedDiagram wall={wall} label={label} />
+    </>
   )
 }
 

@@ -1,5 +1,5 @@
 import type { ConsoleSandbox, ExecView } from '../../../../../src/client/console-types.ts'
-import type { TrailRecord } from '../../../../../src/client/types.ts'
+import type { Approval, TrailRecord } from '../../../../../src/client/types.ts'
 import { recordSummary } from '../../../audit/record-summary.ts'
 import { formatMillis, formatTime, safeLine } from '../../../format.ts'
 
@@ -28,11 +28,12 @@ export function periodOf({ created_at, ended_at }: ConsoleSandbox, now: number):
 export function lanesOf(
   execs: readonly ExecView[],
   records: readonly TrailRecord[],
+  pending: readonly Approval[],
   now: number,
 ): readonly Lane[] {
   return [
     { name: 'Commands', marks: execs.filter(({ state }) => state !== 'refused').map(commandMark(now)) },
-    { name: 'Approvals', marks: approvalMarks(records, now) },
+    { name: 'Approvals', marks: [...approvalMarks(records, now), ...pending.map(pendingMark(now))] },
     {
       name: 'Blocked',
       marks: records.filter((one) => isBlocked(one) && !isEgress(one)).map(momentMark('bad')),
@@ -77,6 +78,16 @@ function approvalMarks(records: readonly TrailRecord[], now: number): readonly M
     }
   })
 }
+
+const pendingMark =
+  (now: number) =>
+  ({ id, asked_at, command }: Approval): Mark => ({
+    key: id,
+    from: Date.parse(asked_at),
+    to: now,
+    tone: 'warn',
+    text: `${formatTime(asked_at)} ${safeLine(command)} (waiting)`,
+  })
 
 const momentMark =
   (tone: Mark['tone']) =>

@@ -17,10 +17,12 @@ const MB = 1024 * 1024
 /** The life of a sandbox as a picture: commands, approvals, what was blocked, connections, CPU and memory. */
 export function SandboxTimeline({ sandbox }: { readonly sandbox: ConsoleSandbox }) {
   const now = useNow()
+  const { approvals } = useLiveData()
   const { value, error } = useLife(sandbox, now)
   if (!value) return error ? <ErrorMessage text={error} /> : <Loading />
   const period = periodOf(sandbox, now)
-  const lanes = lanesOf(value.execs, value.records, now)
+  const pending = approvals.filter(({ sandbox_id }) => sandbox_id === sandbox.id)
+  const lanes = lanesOf(value.execs, value.records, pending, now)
   return (
     <Panel
       title="Timeline"
