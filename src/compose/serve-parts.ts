@@ -1,10 +1,11 @@
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { StoreTrailReader } from '../audit/store-read.ts'
 import type { StoreTrail } from '../audit/store-trail.ts'
+import { NodeAdmin } from '../cluster/node-admin.ts'
 import { safeFetch } from '../egress/safe-fetch.ts'
 import { Review, reviewedId } from '../host/review/review.ts'
 import type { WritableRoots } from '../host/root/writable-roots.ts'
-import type { Config } from '../model/config.ts'
+import type { CLUSTER_ROLES, Config } from '../model/config.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
 import { approvedHostsOf } from '../policy/network/plan-egress.ts'
 import { AuthenticatedStreams } from '../server/authenticated-streams.ts'
@@ -45,6 +46,7 @@ import { VolumeWatch } from '../supervisor/volumes/volume-watch.ts'
 import { Volumes } from '../supervisor/volumes/volumes.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
+import { fleetOf, type Membership } from './serve-cluster.ts'
 
 /** Constructs the services that the server's routes use. */
 
@@ -60,6 +62,10 @@ export type ServeOptions = ComposeOptions & {
   readonly mounts?: ListenOptions['mounts']
   readonly upgrades?: ListenOptions['upgrades']
   readonly version?: string
+  /** What this server does in a cluster. Default: `role` in [cluster]. */
+  readonly role?: (typeof CLUSTER_ROLES)[number] | undefined
+  /** Another node has taken over and nothing runs here any more. */
+  readonly onFenced?: () => void
 }
 
 /** The opened resources that the services need. */
@@ -74,6 +80,8 @@ export type Grown = {
   readonly templates: Templates
   readonly volumes: Volumes
   readonly images: Images
+  /** Present if this server is one of several. */
+  readonly membership: Membership | undefined
 }
 
 /** How often requests wake one sandbox. */
@@ -132,13 +140,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: policyOf(ringfence, reload),
     doctor: () => doctorReport(ringfence),
-    reviews: new Reviews({
-      supervisor,
-      trail: ringfence.trail,
-      find: (id) => Review.of(ringfence.stateDir, agentPath(), id),
-      ids: () => Review.list(ringfence.stateDir).map(reviewedId),
-      waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
-    }),
+    reviews: reviewsOf(grown, supervisor),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     templates,
     volumes: grown.volumes,
@@ -163,6 +165,8 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     reload,
     trouble: () => readinessProblems(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
+    record: ringfence.trail,
+    cluster: clusterParts(grown),
     skills: skillParts(ringfence),
     builder: {
       builds: e2b.builds,
@@ -171,6 +175,18 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
   }
   return parts
 }
+
+const reviewsOf = ({ ringfence }: Grown, supervisor: Supervisor): Reviews =>
+  new Reviews({
+    supervisor,
+    trail: ringfence.trail,
+    find: (id) => Review.of(ringfence.stateDir, agentPath(), id),
+    ids: () => Review.list(ringfence.stateDir).map(reviewedId),
+    waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
+  })
+
+const clusterParts = ({ membership, store, ringfence }: Grown): ServerParts['cluster'] =>
+  membership && { node: membership.node, admin: new NodeAdmin(store, ringfence.trail) }
 
 function policyOf(ringfence: Ringfence, reload: ServerParts['reload']): PolicyService {
   const { policyFile: file, home, current, policyHash: hash, inspect } = ringfence
@@ -258,6 +274,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     prepared: readyOf(ringfence),
+    ...(grown.membership && { fleet: fleetOf(grown.membership) }),
     limits: {
       sandboxes: server.max_sandboxes ?? SANDBOXES,
       sandboxesPerKey: server.max_sandboxes_per_key ?? 200,

@@ -15,7 +15,7 @@ import { type ListenOptions, listen } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
-import { loadSandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
+import { loadSandboxTokens, SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { beginInstance } from '../supervisor/instance.ts'
 import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
@@ -29,6 +29,7 @@ import {
   type Ringfence,
   stateDirectory,
 } from './compose.ts'
+import { clusterListening, enlist, joinCluster, type Membership } from './serve-cluster.ts'
 import {
   e2bParts,
   type Grown,
@@ -102,23 +103,60 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     if (!opened) throw new Error('the audit log is not open yet')
     await opened.append({ ...event, policy: hash() }, pace)
   }
-  const ringfence = await compose({ ...options, stays: true, trail: { append, close: async () => {} } })
+  let membership: Membership | undefined
+  const ringfence = await compose({
+    ...options,
+    stays: true,
+    trail: { append, close: async () => {} },
+    mayAct: () => membership?.node.isHeld ?? true,
+  })
   hash = ringfence.policyHash
   closing.push(() => ringfence.close())
   const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
   const answerMs = (ringfence.config.server?.database_timeout_secs ?? 10) * 1000
   const store = await openStore({ stateDir, databaseUrl: database, answerMs })
   closing.push(() => store.close())
+  // The last record needs the lease, so a node leaves its cluster after the audit log is closed.
+  const late: Closing = []
+  closing.push(() => undo(late))
   const trail = await openStoreTrail({ home: stateDir, store })
   opened = trail
   closing.push(() => trail.close())
-  const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
+  const { version = '0.1.0', role, log = () => {} } = options
+  const joining = {
+    ringfence,
+    store,
+    databaseUrl: database,
+    instance,
+    chain: trail.chain,
+    role,
+    version,
+    log,
+  }
+  membership = await joinCluster(joining, late)
+  // All nodes derive the same tokens.
+  const tokens = membership
+    ? new SandboxTokens(membership.key.derive('sandbox tokens'))
+    : loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
   const templates = new Templates(store, join(stateDir, 'templates'))
   const volumes = volumesOf(ringfence, store, join(stateDir, 'volumes'))
   const images = imagesOf(ringfence, join(stateDir, 'image-trees'))
-  return { ringfence, store, trail, instance, tokens, privateDirectories, roots, templates, volumes, images }
+  return {
+    ringfence,
+    store,
+    trail,
+    // In a cluster the database counts the epochs.
+    instance: membership ? { ...instance, epoch: membership.node.epoch } : instance,
+    tokens,
+    privateDirectories,
+    roots,
+    templates,
+    volumes,
+    images,
+    membership,
+  }
 }
 
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
@@ -136,7 +174,10 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => watch.close())
   closing.push(() => parts.volumeFiles.close())
   const recovered = await recover(parts, grown)
-  const listening = await listen(parts, listenOptions(options, ringfence.config, e2b))
+  const { membership } = grown
+  if (membership) enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
+  const cluster = membership && clusterListening(membership, parts)
+  const listening = await listen(parts, { ...listenOptions(options, ringfence.config, e2b), cluster })
   closing.push(() => listening.close())
   retention.start()
   watch.start()

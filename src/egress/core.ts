@@ -57,6 +57,8 @@ export type Hooks = {
   readonly admit?: ((connection: Connection) => Promise<void> | void) | undefined
   /** Receives every connection: a rejected one at once, others when they end. */
   readonly onConnection?: ((connection: Connection) => void) | undefined
+  /** Asked before each piece that leaves the sandbox: a no cuts the connection. */
+  readonly mayPass?: (() => boolean) | undefined
 }
 
 /** A host that is not on the list, and the client that waits for it. */
@@ -129,6 +131,7 @@ export class Core {
       const replaced = this.#replaced
       const judged = await resolveJudged(policy, raw, kind, { resolve })
       connection = new EgressConnection(judged, protocol, this.limits.idleMs, this.#report, around)
+      connection.mayPass = this.#parts.hooks.mayPass
       this.#open.add(connection)
       await this.#askOwner(connection)
       if (replaced !== this.#replaced || this.#closed) this.#rejudge(connection)

@@ -10,6 +10,7 @@ export const EVENT_NAMES = [
   'SkillRun',
   'Secret',
   'Volume',
+  'Node',
   'Pruning',
   'Checkpoint',
 ] as const

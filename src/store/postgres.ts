@@ -9,6 +9,9 @@ const ANSWER_MS = 10_000
 /** How long a connection may take to close before it is destroyed. */
 const GOODBYE_MS = 1000
 
+/** Keeps our locks apart from those of other programs. */
+const LOCKS = 7_219_006
+
 /** PostgreSQL: one connection that writes, a few that read. A lost connection is replaced at the next use. */
 export async function openPostgres(url: string, answerMs = ANSWER_MS): Promise<Engine> {
   const config = settingsOf(url, answerMs)
@@ -62,6 +65,13 @@ export async function openPostgres(url: string, answerMs = ANSWER_MS): Promise<E
         throw error
       })
       return tx
+    },
+    async lock(names) {
+      await tx.run(
+        `SELECT pg_advisory_xact_lock(key) FROM (SELECT DISTINCT hashtextextended(name, ${LOCKS}) AS key
+           FROM json_array_elements_text(?::json) AS given(name) ORDER BY 1) AS ordered`,
+        [JSON.stringify(names)],
+      )
     },
     async commit() {
       await ask(open, 'COMMIT').catch((error: unknown) => {

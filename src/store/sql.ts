@@ -17,6 +17,8 @@ export interface Engine {
   begin(): Promise<Tx>
   /** Resolves when everything is on disk. */
   commit(): Promise<void>
+  /** Locks these names until the end of the transaction, in one order for all; absent: transactions are exclusive. */
+  lock?(names: readonly string[]): Promise<void>
   rollback(): Promise<void>
   close(): Promise<void>
 }
@@ -29,8 +31,11 @@ export interface Store {
    * Runs the work in a transaction that it may share with others, and resolves once it is on disk.
    * INVARIANT: the work may run a second time, alone, if another one made the shared transaction fail; so it must have no
    * side effects except through `tx`.
+   * `locks`: names that no other transaction of the database holds meanwhile.
    */
-  write<T>(work: (tx: Tx) => Promise<T>): Promise<T>
+  write<T>(work: (tx: Tx) => Promise<T>, locks?: readonly string[]): Promise<T>
+  /** Runs the check first in every transaction from now on; what it throws refuses all writes in it. */
+  guardWrites(check: (tx: Tx) => Promise<void>): void
   close(): Promise<void>
 }
 

@@ -55,6 +55,8 @@ export type EgressParts = {
   readonly env: Readonly<Record<string, string>>
   readonly systemCertificates: () => string
   readonly nodePreload: () => string | undefined
+  /** Whether sandboxes of this server may act now; absent: always. */
+  readonly mayAct?: (() => boolean) | undefined
 }
 
 /** Creates the egress factory for the gate: one proxy per sandbox, each connection recorded. */
@@ -92,6 +94,7 @@ class SandboxEgress implements PreparedEgress, Egress {
       unlisted: (target) => this.#unlisted(target),
       transforms: this.#transforms(spec),
       admit: (connection) => this.#admit(connection),
+      mayPass: parts.mayAct,
       onConnection: (connection) => void this.#note(connection).catch(() => {}),
     })
     const own = this.#proxy.caCertificate
