@@ -18,7 +18,13 @@ import {
   nameOf,
 } from '../host/net/certificate.ts'
 import { SandboxError } from '../model/errors.ts'
-import { addSecret, insertJoinToken, readSecret, takeJoinToken } from '../store/cluster-secrets.ts'
+import {
+  addSecret,
+  insertJoinToken,
+  readSecret,
+  readSecrets,
+  takeJoinToken,
+} from '../store/cluster-secrets.ts'
 import type { Store } from '../store/sql.ts'
 
 /**
@@ -132,6 +138,24 @@ export async function authorityOf(store: Store, key: ClusterKey): Promise<Cluste
   }
   const own = createPrivateKey(privateKey)
   return { name: nameOf(title), certificate, privateKey: own, publicKey: createPublicKey(own) }
+}
+
+const CHAIN = 'chain '
+
+/** Lets every node verify this node's chain of the audit log. SECURITY: sealed, so that the database alone cannot replace a key. */
+export async function registerChain(
+  store: Store,
+  key: ClusterKey,
+  chain: { readonly id: string; readonly publicKey: string },
+): Promise<void> {
+  const sealed = key.seal(CHAIN, `${chain.id} ${chain.publicKey}`)
+  await store.write((tx) => addSecret(tx, `${CHAIN}${chain.id}`, sealed))
+}
+
+/** The public keys of all chains, by the id of the chain. */
+export async function chainKeysOf(store: Store, key: ClusterKey): Promise<ReadonlyMap<string, string>> {
+  const sealed = await readSecrets(store, CHAIN)
+  return new Map([...sealed.values()].map((value) => key.unseal(CHAIN, value).split(' ') as [string, string]))
 }
 
 /** A token that lets one machine join until it expires. */

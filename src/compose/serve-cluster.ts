@@ -1,10 +1,20 @@
 import { statfsSync } from 'node:fs'
 import { cpus, hostname, totalmem } from 'node:os'
-import { authorityOf, ClusterKey, issueNodeCertificate, type NodeCertificate } from '../cluster/identity.ts'
+import { FleetTrailReader } from '../audit/fleet-read.ts'
+import { StoreTrailReader } from '../audit/store-read.ts'
+import {
+  authorityOf,
+  ClusterKey,
+  chainKeysOf,
+  issueNodeCertificate,
+  type NodeCertificate,
+  registerChain,
+} from '../cluster/identity.ts'
 import { settleLostNode } from '../cluster/lost-node.ts'
 import { ClusterNode } from '../cluster/node.ts'
 import { Owners } from '../cluster/owners.ts'
 import { refusalOf } from '../cluster/placement.ts'
+import { nodeFor } from '../cluster/rendezvous.ts'
 import { type Capacity, NoRoom, Reservations } from '../cluster/reservations.ts'
 import type { ClusterConfig } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -44,7 +54,7 @@ export type JoinOptions = {
   readonly store: Store
   readonly databaseUrl: string | undefined
   readonly instance: Instance
-  readonly chain: string
+  readonly chain: { readonly id: string; readonly publicKey: string }
   readonly role?: 'all' | 'api' | 'node' | undefined
   readonly version: string
   readonly log: (line: string) => void
@@ -70,6 +80,7 @@ export async function joinCluster(
     throw new SandboxError('invalid-config', 'this machine has not joined the cluster', {
       hint: 'run `ringfence cluster init` on the first machine, `ringfence cluster join TOKEN` on the others',
     })
+  await registerChain(store, key, options.chain)
   const certificate = issueNodeCertificate(await authorityOf(store, key), instance.id)
   const listener = await listenForPeers(certificate, addressOf(config))
   closing.push(() => listener.close())
@@ -93,7 +104,7 @@ export async function joinCluster(
       name: config.name ?? hostname(),
       url: listener.url,
       fingerprint: certificate.fingerprint,
-      chain: options.chain,
+      chain: options.chain.id,
       version: options.version,
       leaseMs,
       facts: facts(),
@@ -191,6 +202,30 @@ export function enlist(
     },
   })
 }
+
+/** Reads the audit log: in a cluster that of all nodes. */
+export const trailReader = (
+  { stateDir }: Ringfence,
+  store: Store,
+  membership: Membership | undefined,
+): StoreTrailReader =>
+  membership
+    ? new FleetTrailReader(stateDir, store, () => chainKeysOf(store, membership.key))
+    : new StoreTrailReader(stateDir, store)
+
+/** Whether this node delivers a webhook: one of the nodes that run does. */
+export const deliversIn = (membership: Membership | undefined): ((id: string) => boolean) | undefined =>
+  membership &&
+  ((id) => {
+    const { node } = membership
+    return (
+      node.isHeld &&
+      nodeFor(
+        id,
+        node.nodes.filter(({ state }) => state === 'up'),
+      )?.id === node.id
+    )
+  })
 
 /** How the server listens: requests go to the nodes that own what they are about. */
 export function clusterListening(membership: Membership, parts: ServerParts): ListenOptions['cluster'] {

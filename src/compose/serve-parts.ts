@@ -1,5 +1,4 @@
 import { monitorEventLoopDelay } from 'node:perf_hooks'
-import { StoreTrailReader } from '../audit/store-read.ts'
 import type { StoreTrail } from '../audit/store-trail.ts'
 import { NodeAdmin } from '../cluster/node-admin.ts'
 import { safeFetch } from '../egress/safe-fetch.ts'
@@ -46,7 +45,7 @@ import { VolumeWatch } from '../supervisor/volumes/volume-watch.ts'
 import { Volumes } from '../supervisor/volumes/volumes.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
-import { fleetOf, type Membership } from './serve-cluster.ts'
+import { deliversIn, fleetOf, type Membership, trailReader } from './serve-cluster.ts'
 
 /** Constructs the services that the server's routes use. */
 
@@ -120,7 +119,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
   const { ringfence, store, trail, templates } = grown
   const server = live.config.server ?? {}
   const metrics = loopMetrics()
-  const reader = new StoreTrailReader(ringfence.stateDir, store)
+  const reader = trailReader(ringfence, store, grown.membership)
   const feed = new Feed(trail, reader)
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
   const approvals = approvalsOf(grown, timeoutMs)
@@ -153,6 +152,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
       feed,
       newId,
       post: posting(live),
+      isOurs: deliversIn(grown.membership),
       isInForce: async (keyId) => (await keys.principalById(keyId)) !== undefined,
     }),
     trail: reader,

@@ -128,7 +128,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     store,
     databaseUrl: database,
     instance,
-    chain: trail.chain,
+    chain: { id: trail.chain, publicKey: trail.publicKey },
     role,
     version,
     log,
@@ -168,6 +168,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const parts = partsOf(options, grown, live, e2b)
   const retention = retentionOf(options, grown, live, parts.supervisor)
   closing.push(() => parts.webhooks.close())
+  closing.push(() => parts.feed.close())
   closing.push(() => parts.streams.close())
   closing.push(() => retention.close())
   const watch = volumeWatchOf(grown, parts)

@@ -7,6 +7,14 @@ export async function readSecret(store: Store, name: string): Promise<string | u
   return row?.value as string | undefined
 }
 
+/** All secrets whose names begin like this. */
+export async function readSecrets(store: Store, prefix: string): Promise<ReadonlyMap<string, string>> {
+  const rows = await store.read('SELECT name, value FROM cluster_secrets WHERE name LIKE ? ORDER BY name', [
+    `${prefix}%`,
+  ])
+  return new Map(rows.map(({ name, value }) => [name as string, value as string]))
+}
+
 /** Adds a secret; returns whether there was none of this name. */
 export async function addSecret(tx: Tx, name: string, value: string): Promise<boolean> {
   const rows = await tx.run(

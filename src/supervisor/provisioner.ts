@@ -101,13 +101,13 @@ export class Provisioner {
     // Another request may have started during the lookup.
     const meanwhile = this.#named.get(name)
     if (meanwhile) return this.#repeat(principal, request, (await meanwhile).row.id)
-    const made = this.#create(principal, request)
+    const made = this.#create(principal, request).catch((error: unknown) => {
+      if (!(error instanceof AnsweredElsewhere)) throw error
+      return this.#repeat(principal, request, error.sandboxId)
+    })
     this.#named.set(name, made)
     try {
       return await made
-    } catch (error) {
-      if (!(error instanceof AnsweredElsewhere)) throw error
-      return await this.#repeat(principal, request, error.sandboxId)
     } finally {
       this.#named.delete(name)
     }

@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type Postgres, startPostgres } from '../server/postgres.ts'
+import { until } from '../server/process.ts'
 import type { Answer, CallOptions } from '../server/test-server.ts'
 import { type Fleet, startFleet } from './fleet.ts'
 
@@ -9,7 +10,9 @@ let postgres: Postgres
 let fleet: Fleet
 beforeAll(async () => {
   postgres = await startPostgres()
-  fleet = await startFleet(postgres.url, [{}, {}])
+  const rest =
+    '[[tenant]]\nname = "quota"\nmax_sandboxes = 5\n[[policy.rule]]\nprefix = ["touch"]\naction = "ask"\n'
+  fleet = await startFleet(postgres.url, [{ rest }, { rest }])
 })
 afterAll(async () => {
   await fleet?.close()
@@ -57,4 +60,84 @@ test('the nodes: listed, cordoned, not removed while they run', async () => {
   expect((await ask(1, 'DELETE', '/v1/nodes/n1')).status).toBe(409)
   expect((await ask(1, 'GET', '/v1/nodes', { key: await fleet.key(['read']) })).status).toBe(403)
   await fleet.nodes[0]?.server.parts.cluster?.node.refresh()
+})
+
+test('racing creates with one idempotency key are one sandbox', async () => {
+  const headers = { 'idempotency-key': 'race' }
+  const made = await Promise.all(
+    Array.from({ length: 20 }, (_, at) => ask(at % 2, 'POST', '/v1/sandboxes', { body: {}, headers })),
+  )
+  expect(made.map(({ status, text }) => (status === 201 ? '' : text)).join('')).toBe('')
+  expect(new Set(made.map(({ json }) => json.id)).size).toBe(1)
+  const other = await ask(1, 'POST', '/v1/sandboxes', { body: { agent_id: 'x' }, headers })
+  expect(other.status).toBe(409)
+  await ask(0, 'DELETE', `/v1/sandboxes/${made[0]?.json.id}`)
+})
+
+test('a quota holds over both nodes', async () => {
+  const key = await fleet.key(['create', 'exec', 'read'], 'quota')
+  const made = await Promise.all(
+    Array.from({ length: 16 }, (_, at) => ask(at % 2, 'POST', '/v1/sandboxes', { key, body: {} })),
+  )
+  const ok = made.filter(({ status }) => status === 201)
+  expect(ok.length).toBe(5)
+  expect(made.filter(({ status }) => status === 429).length).toBe(11)
+  await Promise.all(ok.map(({ json }) => ask(1, 'DELETE', `/v1/sandboxes/${json.id}`)))
+  expect((await ask(1, 'POST', '/v1/sandboxes', { key, body: {} })).status).toBe(201)
+})
+
+test('an approval that is answered on the other node lets the command go on', async () => {
+  const id = await ofFirst()
+  const run = ask(1, 'POST', `/v1/sandboxes/${id}/exec`, {
+    body: { command: 'touch /tmp/a' },
+  })
+  let pending: { id: string }[] = []
+  await until(async () => {
+    pending = (await ask(1, 'GET', '/v1/approvals?state=pending')).json.items
+    return pending.length > 0
+  })
+  const answered = await ask(1, 'POST', `/v1/approvals/${pending[0]?.id}`, {
+    body: { approve: false, reason: 'no' },
+  })
+  expect(answered.json, answered.text).toMatchObject({ state: 'rejected' })
+  expect((await run).status).toBe(422)
+})
+
+test('records of both nodes are one log: list, logs, events, verification', async () => {
+  const id = await ofFirst({ agent_id: 'logged' })
+  await ask(1, 'POST', `/v1/sandboxes/${id}/exec`, { body: { command: 'true' } })
+  const logs = (await ask(1, 'GET', `/v1/sandboxes/${id}/logs`)).json.items as { event: string }[]
+  expect(logs.map(({ event }) => event)).toContain('Exec')
+  const all = (await ask(1, 'GET', '/v1/audit?limit=1000')).json.items as {
+    chain: string
+    position: number
+  }[]
+  expect(new Set(all.map(({ chain }) => chain)).size).toBe(2)
+  expect(all.map(({ position }) => position)).toEqual(all.map((_, at) => at))
+  const page = (await ask(0, 'GET', '/v1/audit?limit=7')).json
+  const rest = (await ask(1, 'GET', `/v1/audit?limit=1000&cursor=${page.next}`)).json.items
+  expect(rest[0].position).toBe(7)
+  expect((await ask(1, 'GET', '/v1/audit/verify')).json).toMatchObject({ ok: true })
+  await ask(1, 'DELETE', `/v1/sandboxes/${id}`)
+})
+
+test('a stream of events has those of both nodes, and goes on from its last id on the other', async () => {
+  const stop = new AbortController()
+  const url = fleet.nodes[1]?.server.url ?? ''
+  const headers = { authorization: `Bearer ${fleet.admin}` }
+  const answer = await fetch(`${url}/v1/events`, { headers, signal: stop.signal })
+  const id = await ofFirst({ agent_id: 'streamed' })
+  let text = ''
+  const reader = (answer.body as ReadableStream<Uint8Array>).getReader()
+  while (!text.includes(id)) text += new TextDecoder().decode((await reader.read()).value)
+  stop.abort()
+  const last = /^id: (\d+)$/m.exec(text)?.[1] as string
+  const again = await fetch(`${fleet.nodes[0]?.server.url ?? ''}/v1/events`, {
+    headers: { ...headers, 'last-event-id': String(Number(last) - 1) },
+    signal: AbortSignal.timeout(3000),
+  })
+  const first = new TextDecoder().decode(
+    (await (again.body as ReadableStream<Uint8Array>).getReader().read()).value,
+  )
+  expect(/^id: (\d+)$/m.exec(first)?.[1]).toBe(last)
 })

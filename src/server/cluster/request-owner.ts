@@ -18,6 +18,8 @@ const APPROVAL = /^\/v1\/approvals\/(ap_\w+)$/
 const VOLUME = /^\/v1\/volumes\/([^/]+)(?:\/|$)/
 const CREATE = /^(\/v1|\/v2)?\/sandboxes$/
 const ENVD = /^\/(files|health|process\.Process\/|filesystem\.Filesystem\/)/
+/** A stream of one sandbox's records ends with the sandbox. */
+const FOLLOWED = /[?&]sandbox_id=(sb_\w+)/
 /** The sessions of MCP name the node that keeps them. */
 const SESSION = /^([0-9a-f]{16})\./
 
@@ -38,6 +40,8 @@ export function subjectOf(request: IncomingMessage): Subject | undefined {
   const volume = VOLUME.exec(path)?.[1]
   if (volume !== undefined) return { kind: 'volume', id: decoded(volume) }
   if (path === '/mcp') return mcpSubject(header)
+  const followed = path === '/v1/events' ? FOLLOWED.exec(request.url ?? '')?.[1] : undefined
+  if (followed !== undefined) return { kind: 'sandbox', id: followed }
   const claimed = ENVD.test(path) ? claimedSandbox(header('x-access-token') ?? '') : undefined
   return claimed === undefined ? undefined : { kind: 'sandbox', id: claimed }
 }

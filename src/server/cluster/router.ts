@@ -1,8 +1,8 @@
-import { createHash } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { ClusterNode, NodeRow } from '../../cluster/node.ts'
 import type { Owner, Owners } from '../../cluster/owners.ts'
+import { nodeFor } from '../../cluster/rendezvous.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Metrics } from '../../supervisor/telemetry/metrics.ts'
 import { problem } from '../problem.ts'
@@ -126,12 +126,11 @@ export class ClusterRouter {
 
   /** The node that all requests of one caller go to, until the fleet changes; undefined: this one. */
   #rendezvous(name: string): NodeRow | undefined {
-    const weight = (id: string): string => createHash('sha256').update(`${id} ${name}`).digest('hex')
-    const [best] = this.#parts.node.nodes
-      .filter(({ state, role, schedule }) => state === 'up' && role !== 'api' && schedule === 'open')
-      .map((node) => ({ node, weight: weight(node.id) }))
-      .sort((a, b) => (a.weight < b.weight ? -1 : 1))
-    return best?.node.id === this.#parts.node.id ? undefined : best?.node
+    const open = this.#parts.node.nodes.filter(
+      ({ state, role, schedule }) => state === 'up' && role !== 'api' && schedule === 'open',
+    )
+    const best = nodeFor(name, open)
+    return best?.id === this.#parts.node.id ? undefined : best
   }
 
   async #forward(

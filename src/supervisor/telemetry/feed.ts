@@ -1,4 +1,4 @@
-import type { TrailRecord } from '../../audit/chain.ts'
+import { positionOf, type TrailRecord } from '../../audit/chain.ts'
 import type { StoreTrailReader } from '../../audit/store-read.ts'
 import type { StoreTrail } from '../../audit/store-trail.ts'
 import { isOperator, type Principal } from '../access/keys.ts'
@@ -15,18 +15,55 @@ export type FeedQuery = {
   readonly over?: AbortSignal | undefined
 }
 
+/** How often records of other servers are looked for. */
+const LOOK_MS = 300
+
 /** Follows the audit log: each reader gets every record once, in order, from its position. */
 export class Feed {
   readonly #reader: StoreTrailReader
   readonly #wake = new Set<() => void>()
   #last = -1
+  #timer: NodeJS.Timeout | undefined
+  #looking: Promise<void> | undefined
+  #again = false
 
   constructor(trail: Pick<StoreTrail, 'onCommitted'>, reader: StoreTrailReader) {
     this.#reader = reader
     trail.onCommitted((rows) => {
+      // Of several chains only the reader knows the position.
+      if (reader.isShared) return void this.#look()
       this.#last = Math.max(this.#last, rows.at(-1)?.seq ?? -1)
-      for (const wake of [...this.#wake]) wake()
+      this.#wakeAll()
     })
+    if (reader.isShared) this.#timer = setInterval(() => void this.#look(), LOOK_MS).unref()
+  }
+
+  close(): void {
+    clearInterval(this.#timer)
+  }
+
+  /** Looks for new records of any server, once at a time. */
+  #look(): Promise<void> {
+    if (this.#looking) this.#again = true
+    this.#looking ??= this.#reader
+      .position()
+      .then((last) => {
+        const hasGrown = last > this.#last
+        this.#last = Math.max(this.#last, last)
+        if (hasGrown) this.#wakeAll()
+      })
+      .catch(() => {})
+      .finally(() => {
+        this.#looking = undefined
+        if (!this.#again) return
+        this.#again = false
+        void this.#look()
+      })
+    return this.#looking
+  }
+
+  #wakeAll(): void {
+    for (const wake of [...this.#wake]) wake()
   }
 
   /** Calls the listener after each commit. */
@@ -36,7 +73,7 @@ export class Feed {
   }
 
   async *follow(principal: Principal, query: FeedQuery): AsyncGenerator<TrailRecord, void> {
-    let after = query.after ?? (await this.#reader.head()).seq
+    let after = query.after ?? (await this.#reader.position())
     const tenant = isOperator(principal) ? undefined : principal.tenant
     while (!query.signal.aborted) {
       const seen = this.#last
@@ -44,7 +81,7 @@ export class Feed {
       const isLast = over?.aborted
       const records = await this.#reader.query({ after, tenant, sandboxId, events, limit: PAGE })
       for (const record of records) {
-        after = record.seq
+        after = positionOf(record)
         yield record
       }
       if (isLast && records.length < PAGE) return
