@@ -38,6 +38,8 @@ export type NodeEvents = {
   regain(): void
   /** Another node, or a later run of this one, took over: everything here must end. */
   fence(): void
+  /** The nodes were read. */
+  look?(nodes: readonly NodeRow[]): void
   /** A node was lost, and this one is to settle what it left. Called again until it succeeds. */
   settle(lost: NodeRow): Promise<void>
 }
@@ -206,6 +208,7 @@ export class ClusterNode {
 
   async #look(): Promise<void> {
     this.#nodes = await listNodes(this.#parts.leases)
+    for (const one of this.#events) one.look?.(this.#nodes)
   }
 
   /**

@@ -193,11 +193,12 @@ export function enlist(
   node.on({
     lapse: () => supervisor.freeze(true),
     regain: () => supervisor.freeze(false),
+    // A request that waits for a node which is gone fails now, and not after a time-out.
+    look: (nodes) => peers.keepOnly(nodes),
     fence: () => void supervisor.abandon().finally(onFenced),
     async settle(lost) {
       owners.forgetNode(lost.id)
       const count = await settleLostNode({ store, trail: parts.record }, lost)
-      peers.keepOnly(node.nodes)
       log(`node ${lost.name}: ${count} sandboxes are reported as failed`)
     },
   })

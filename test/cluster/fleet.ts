@@ -41,7 +41,7 @@ export type NodeConfig = {
 }
 
 /** Makes the database a cluster's; returns its key. */
-async function newCluster(databaseUrl: string): Promise<ClusterKey> {
+export async function newCluster(databaseUrl: string): Promise<ClusterKey> {
   const store = await openStore({ stateDir: tmpdir(), databaseUrl })
   const key = ClusterKey.create()
   await initCluster(store, key)

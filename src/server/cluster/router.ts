@@ -49,7 +49,11 @@ export class ClusterRouter {
       if (subject?.kind === 'create') return await this.#parts.creates.route(request, response, local)
       const node = subject && (await this.#elsewhere(request, subject))
       if (!node) return local.request(request, response)
-      await this.#forward(request, response, { subject, node })
+      await this.#forward(request, response, { subject, node }).catch((error: unknown) => {
+        // The record says as much as the node would have said.
+        if (!isLook(request) || response.headersSent) throw error
+        local.request(request, response)
+      })
     } catch (error) {
       await this.#refuse(response, error)
     }
