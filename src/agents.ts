@@ -145,11 +145,19 @@ async function feed(running: Awaited<ReturnType<Sandbox['spawn']>>, text: string
 }
 
 /** Where a server mounts MCP, and extensions of its tools. */
-export type McpMountOptions = { readonly path?: string; readonly extend?: McpOptions['extend'] }
+export type McpMountOptions = {
+  readonly path?: string
+  readonly extend?: McpOptions['extend']
+  /** Begins the ids of sessions; tells which of several servers keeps one. */
+  readonly sessionPrefix?: string | undefined
+}
 
 /** The `/mcp` route. Its tools call `/v1` with the caller's key, so they permit nothing that `/v1` does not. */
-export function mcpMount(version: string, { path = '/mcp', extend }: McpMountOptions = {}): Mount {
-  const mcp = new McpHttp({ version, ...(extend && { extend }) })
+export function mcpMount(
+  version: string,
+  { path = '/mcp', extend, sessionPrefix }: McpMountOptions = {},
+): Mount {
+  const mcp = new McpHttp({ version, sessionPrefix, ...(extend && { extend }) })
   return (app, { authenticate }) => {
     app.all(path, async (context) => {
       const { keyId, tenant } = await authenticate(context, 'exec')

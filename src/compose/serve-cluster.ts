@@ -185,7 +185,7 @@ export const fleetOf = ({ node, reservations }: Membership): Fleet => ({
 
 /** Connects the services with the cluster: what happens to sandboxes when a lease ends, here or elsewhere. */
 export function enlist(
-  { node, owners, peers }: Membership,
+  { node, owners, peers, listener }: Membership,
   parts: ServerParts,
   { store, onFenced }: { readonly store: Store; readonly onFenced: () => void },
 ): void {
@@ -194,7 +194,10 @@ export function enlist(
     lapse: () => supervisor.freeze(true),
     regain: () => supervisor.freeze(false),
     // A request that waits for a node which is gone fails now, and not after a time-out.
-    look: (nodes) => peers.keepOnly(nodes),
+    look: (nodes) => {
+      peers.keepOnly(nodes)
+      listener.keepOnly(nodes)
+    },
     fence: () => void supervisor.abandon().finally(onFenced),
     async settle(lost) {
       owners.forgetNode(lost.id)

@@ -6,7 +6,6 @@ import type { StoreTrail } from '../audit/store-trail.ts'
 import { cgroupHost } from '../host/process/cgroup.ts'
 import { endOrphanProcesses, removeOrphanGroups } from '../host/process/orphans.ts'
 import { WritableRoots } from '../host/root/writable-roots.ts'
-import type { Config } from '../model/config.ts'
 import type { Event, Pace } from '../model/event.ts'
 import { consoleMount } from '../server/console-files.ts'
 import { e2bMount, e2bUpgrades } from '../server/e2b/mount.ts'
@@ -178,7 +177,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const { membership } = grown
   if (membership) enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
   const cluster = membership && clusterListening(membership, parts)
-  const listening = await listen(parts, { ...listenOptions(options, ringfence.config, e2b), cluster })
+  const listening = await listen(parts, { ...listenOptions(options, grown, e2b), cluster })
   closing.push(() => listening.close())
   retention.start()
   watch.start()
@@ -252,7 +251,13 @@ async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
   await new Promise((resolve) => setTimeout(resolve, 50))
 }
 
-function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bParts): ListenOptions {
+function listenOptions(
+  options: ServeOptions,
+  { ringfence, membership }: Grown,
+  e2b: E2bParts,
+): ListenOptions {
+  const { server = {} } = ringfence.config
+  const sessionPrefix = membership && `${membership.node.id}.`
   const cert = options.tlsCert ?? server.tls_cert
   const key = options.tlsKey ?? server.tls_key
   return {
@@ -262,7 +267,7 @@ function listenOptions(options: ServeOptions, { server = {} }: Config, e2b: E2bP
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
     mounts: [
-      mcpMount(options.version ?? '0.1.0'),
+      mcpMount(options.version ?? '0.1.0', { sessionPrefix }),
       e2bMount(e2b),
       consoleMount(packageFile('dist', 'web')),
       ...(options.mounts ?? []),

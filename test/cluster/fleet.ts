@@ -23,6 +23,7 @@ type FleetNode = {
 export type Fleet = {
   readonly databaseUrl: string
   readonly admin: string
+  readonly clusterKey: ClusterKey
   readonly nodes: readonly FleetNode[]
   readonly key: (scopes: readonly Scope[], tenant?: string) => Promise<string>
   /** Starts one more node, or the node of a state directory again. */
@@ -65,6 +66,7 @@ export async function startFleet(databaseUrl: string, configs: readonly NodeConf
   for (const node of nodes) await node.server.parts.cluster?.node.refresh()
   return {
     databaseUrl,
+    clusterKey: key,
     admin,
     nodes,
     key: newKey,

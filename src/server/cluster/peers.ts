@@ -18,7 +18,7 @@ const CONNECT_MS = 2000
 const SOCKETS = 512
 
 /** The node that a forwarded request came from; requests of clients have none. */
-const peerOf = new WeakMap<object, string>()
+const peerOf = new WeakMap<object, { readonly id: string; readonly fingerprint: string }>()
 
 /** Says which client a forwarded request is of; only another node may send it. */
 export const CLIENT_ADDRESS = 'ringfence-client-address'
@@ -64,7 +64,7 @@ export class PeerConnections {
 
   /** Closes the connections to nodes that are not among these any more. */
   keepOnly(nodes: readonly NodeRow[]): void {
-    const alive = new Set(nodes.filter(({ state }) => state === 'up').map(({ fingerprint }) => fingerprint))
+    const alive = fingerprintsOf(nodes)
     for (const [fingerprint, agent] of this.#agents) {
       if (alive.has(fingerprint)) continue
       agent.destroy()
@@ -86,8 +86,13 @@ export type PeerListener = {
   readonly url: string
   /** Answers requests from now on. */
   readonly serve: (handlers: PeerHandlers) => void
+  /** Closes the connections of nodes that are not among these any more. */
+  readonly keepOnly: (nodes: readonly NodeRow[]) => void
   readonly close: () => Promise<void>
 }
+
+const fingerprintsOf = (nodes: readonly NodeRow[]): ReadonlySet<string> =>
+  new Set(nodes.filter(({ state }) => state === 'up').map(({ fingerprint }) => fingerprint))
 
 type PeerHandlers = {
   readonly request: Server['listeners'] extends never ? never : Parameters<typeof createServer>[1]
@@ -103,6 +108,7 @@ export async function listenForPeers(
 ): Promise<PeerListener> {
   let handlers: PeerHandlers | undefined
   const sockets = new Set<Socket>()
+  const encrypted = new Set<TLSSocket>()
   const server = createServer({
     cert: own.certificate,
     key: own.privateKey,
@@ -120,12 +126,16 @@ export async function listenForPeers(
   })
   const admitted = async (request: IncomingMessage): Promise<boolean> => {
     const socket = request.socket as TLSSocket
-    if (peerOf.has(socket)) return true
+    const known = peerOf.get(socket)
+    // Each request is checked: the node may have been fenced since the connection was made.
+    if (known) return (await handlers?.admits(known.id, known.fingerprint)) ?? false
     const seen = socket.getPeerCertificate()
     const id = /^([0-9a-f]{16})\.node\.ringfence$/.exec(String(seen.subject?.CN ?? ''))?.[1]
     if (!handlers || !socket.authorized || id === undefined) return false
     if (!(await handlers.admits(id, seen.fingerprint256))) return false
-    peerOf.set(socket, id)
+    peerOf.set(socket, { id, fingerprint: seen.fingerprint256 })
+    encrypted.add(socket)
+    socket.once('close', () => encrypted.delete(socket))
     return true
   }
   server.on('request', (request, response) => {
@@ -152,6 +162,10 @@ export async function listenForPeers(
     url: url ?? `https://${host.includes(':') ? `[${host}]` : host}:${bound}`,
     serve: (given) => {
       handlers = given
+    },
+    keepOnly: (nodes) => {
+      const alive = fingerprintsOf(nodes)
+      for (const socket of encrypted) if (!alive.has(peerOf.get(socket)?.fingerprint ?? '')) socket.destroy()
     },
     close: () =>
       new Promise((resolve) => {
