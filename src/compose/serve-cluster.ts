@@ -19,7 +19,9 @@ import { type Capacity, NoRoom, Reservations } from '../cluster/reservations.ts'
 import type { ClusterConfig } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Spec } from '../model/spec.ts'
-import { CreateRouter } from '../server/cluster/create-router.ts'
+import { secretIn } from '../server/auth.ts'
+import { CreateRouter, type CreateRouterParts } from '../server/cluster/create-router.ts'
+import { fetchArchive } from '../server/cluster/peer-archives.ts'
 import { listenForPeers, PeerConnections, type PeerListener } from '../server/cluster/peers.ts'
 import { ClusterRouter } from '../server/cluster/router.ts'
 import type { ListenOptions } from '../server/listen.ts'
@@ -27,7 +29,10 @@ import type { ServerParts } from '../server/parts.ts'
 import type { NodeFacts } from '../store/nodes.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
+import { findVolume, volumeNode } from '../store/volumes.ts'
+import type { Principal } from '../supervisor/access/keys.ts'
 import type { Instance } from '../supervisor/instance.ts'
+import type { SharedArchives } from '../supervisor/snapshots/templates.ts'
 import type { Fleet } from '../supervisor/supervisor.ts'
 import { clusterKeyFile, type Ringfence } from './compose.ts'
 import { backendReports } from './doctor.ts'
@@ -231,21 +236,39 @@ export const deliversIn = (membership: Membership | undefined): ((id: string) =>
     )
   })
 
+type IncomingHttpHeaders = Parameters<CreateRouterParts['volumeOwner']>[0]
+
 /** How the server listens: requests go to the nodes that own what they are about. */
-export function clusterListening(membership: Membership, parts: ServerParts): ListenOptions['cluster'] {
+export function clusterListening(
+  membership: Membership,
+  parts: ServerParts,
+  store: Store,
+): ListenOptions['cluster'] {
   const { node, peers, owners, reservations, facts, config, listener } = membership
-  const { supervisor, metrics, log, keys } = parts
-  const volumeOwner = async (): Promise<string | undefined> => undefined
+  const { supervisor, metrics, log, templates } = parts
+  const principalOf = (headers: Headers): Promise<Principal | undefined> =>
+    parts.keys.principalOf(secretIn(headers) ?? '')
+  const tenantIn = async (headers: IncomingHttpHeaders): Promise<string | undefined> =>
+    (await principalOf(new Headers(definedHeaders(headers))))?.tenant
+  const volumeOwner = async (headers: IncomingHttpHeaders, idOrName: string): Promise<string | undefined> => {
+    if (idOrName.startsWith('vol_')) return volumeNode(store, idOrName)
+    const tenant = await tenantIn(headers)
+    const row = tenant === undefined ? undefined : await findVolume(store, tenant, idOrName)
+    return row?.instance ?? undefined
+  }
+  const templateOwner = async (headers: IncomingHttpHeaders, name: string): Promise<string | undefined> => {
+    const tenant = await tenantIn(headers)
+    const found = tenant === undefined ? undefined : await templates.find(tenant, name)
+    return found?.data.image === undefined ? undefined : found.data.node
+  }
   const creates = new CreateRouter({
     node,
     peers,
     reservations,
     facts,
     volumeOwner,
-    principalOf: (headers) => {
-      const secret = /^Bearer (.+)$/i.exec(headers.get('authorization') ?? '')?.[1]
-      return keys.principalOf(secret ?? headers.get('x-api-key') ?? '')
-    },
+    templateOwner,
+    principalOf,
     waiting: config.max_waiting ?? 256,
     waitMs: (config.wait_secs ?? 10) * 1000,
     metrics,
@@ -257,6 +280,7 @@ export function clusterListening(membership: Membership, parts: ServerParts): Li
     creates,
     isLive: (id) => supervisor.has(id),
     volumeOwner,
+    archivePath: (name) => templates.archivePath(name),
     metrics,
     log,
   })
@@ -264,6 +288,25 @@ export function clusterListening(membership: Membership, parts: ServerParts): Li
     isKnown(node, id, fingerprint) || (await node.refresh().then(() => isKnown(node, id, fingerprint)))
   return { router, peers: listener, admits }
 }
+
+const definedHeaders = (headers: IncomingHttpHeaders): Record<string, string> =>
+  Object.fromEntries(
+    Object.entries(headers).flatMap(([name, value]) => (typeof value === 'string' ? [[name, value]] : [])),
+  )
+
+/** Archives of other nodes come from the node that has them. */
+export const sharedArchives = (membership: Membership | undefined): SharedArchives | undefined =>
+  membership && {
+    node: membership.node.id,
+    async fetch(id, { name }) {
+      const node = await membership.node.findPeer(id)
+      if (node) return fetchArchive(membership.peers, node, name)
+      throw new SandboxError('unreachable', `the node that has the archive \`${name}\` does not run`, {
+        hint: 'try again when it is back',
+        retryAfterSecs: 10,
+      })
+    },
+  }
 
 const isKnown = (node: ClusterNode, id: string, fingerprint: string): boolean =>
   node.peer(id)?.fingerprint === fingerprint

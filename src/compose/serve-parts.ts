@@ -294,11 +294,15 @@ const opening = ({ ringfence, privateDirectories: directories, roots }: Grown, a
   openWithPrivateDirectories(askingGate(ringfence.gate, approvals), { directories, roots, newId })
 
 /** The volumes of this server; the limits are read again after each reload. */
-export const volumesOf = (ringfence: Ringfence, store: Store, dir: string): Volumes =>
+export const volumesOf = (
+  ringfence: Ringfence,
+  store: Store,
+  place: { readonly dir: string; readonly node: string | undefined },
+): Volumes =>
   new Volumes({
     store,
     trail: ringfence.trail,
-    dir,
+    ...place,
     newId,
     limits: () => {
       const { volumes = {} } = ringfence.current()

@@ -28,7 +28,7 @@ import {
   type Ringfence,
   stateDirectory,
 } from './compose.ts'
-import { clusterListening, enlist, joinCluster, type Membership } from './serve-cluster.ts'
+import { clusterListening, enlist, joinCluster, type Membership, sharedArchives } from './serve-cluster.ts'
 import {
   e2bParts,
   type Grown,
@@ -139,8 +139,11 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     : loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
-  const templates = new Templates(store, join(stateDir, 'templates'))
-  const volumes = volumesOf(ringfence, store, join(stateDir, 'volumes'))
+  const templates = new Templates(store, join(stateDir, 'templates'), sharedArchives(membership))
+  const volumes = volumesOf(ringfence, store, {
+    dir: join(stateDir, 'volumes'),
+    node: membership?.node.id,
+  })
   const images = imagesOf(ringfence, join(stateDir, 'image-trees'))
   return {
     ringfence,
@@ -176,12 +179,14 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const recovered = await recover(parts, grown)
   const { membership } = grown
   if (membership) enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
-  const cluster = membership && clusterListening(membership, parts)
+  const cluster = membership && clusterListening(membership, parts, store)
   const listening = await listen(parts, { ...listenOptions(options, grown, e2b), cluster })
   closing.push(() => listening.close())
   retention.start()
   watch.start()
   closing.push(everyHour(() => pruneImages(grown, parts)))
+  if (membership)
+    closing.push(everyHour(async () => void (await grown.templates.sweep(Date.now() - 3_600_000))))
   const close = once(async () => {
     await parts.supervisor.drain(0)
     // Tell clients about the shutdown first, so that they do not reconnect to a closing store.

@@ -132,7 +132,6 @@ const CLUSTER: Migration = [
   "CREATE INDEX sandboxes_tenant_live ON sandboxes (tenant) WHERE state NOT IN ('destroyed', 'failed')",
   'ALTER TABLE sandboxes ADD COLUMN by_operator BIGINT NOT NULL DEFAULT 0',
   'ALTER TABLE volumes ADD COLUMN instance TEXT',
-  'ALTER TABLE snapshots ADD COLUMN instance TEXT',
 ]
 
 /** In order. A released migration is never changed. */

@@ -141,3 +141,42 @@ test('a stream of events has those of both nodes, and goes on from its last id o
   )
   expect(/^id: (\d+)$/m.exec(first)?.[1]).toBe(last)
 })
+
+test('a snapshot of one node is a template on the other, and its archive goes with its record', async () => {
+  const id = await ofFirst({ template: 'base', root: 'read-only' })
+  await ask(1, 'PUT', `/v1/sandboxes/${id}/files?path=/tmp/kept`, { body: 'from the first' })
+  const snapshot = await ask(1, 'POST', `/v1/sandboxes/${id}/snapshot`, { body: {} })
+  expect(snapshot.status, snapshot.text).toBe(201)
+  const body = { template: snapshot.json.id, root: 'read-only', placement: { node: 'n2' } }
+  const made = await ask(0, 'POST', '/v1/sandboxes', { body })
+  expect(made.status, made.text).toBe(201)
+  expect(fleet.nodes[1]?.server.parts.supervisor.has(made.json.id)).toBe(true)
+  expect((await ask(0, 'GET', `/v1/sandboxes/${made.json.id}/files?path=/tmp/kept`)).text).toBe(
+    'from the first',
+  )
+  expect((await ask(1, 'DELETE', `/v1/snapshots/${snapshot.json.id}`)).status).toBe(204)
+  const { templates } = fleet.nodes[0]?.server.parts ?? {}
+  expect(templates?.archivePath(`${snapshot.json.id}-0.tar`)).toBeDefined()
+  expect(await templates?.sweep(Date.now() + 1000)).toBeGreaterThan(0)
+  expect(templates?.archivePath(`${snapshot.json.id}-0.tar`)).toBeUndefined()
+  expect(templates?.archivePath('../../cluster.key')).toBeUndefined()
+})
+
+test('a volume is on one node: sandboxes that mount it go there, and any node reads its files', async () => {
+  const made = await ask(0, 'POST', '/v1/volumes', { body: { name: 'shared' } })
+  expect(made.status, made.text).toBe(201)
+  for (const at of [0, 1]) {
+    const body = { volumes: [{ name: 'shared', target: '/data' }] }
+    const sandbox = await ask(at, 'POST', '/v1/sandboxes', { body })
+    expect(sandbox.status, sandbox.text).toBe(201)
+    const command = `echo ${at} >> /data/log`
+    const run = await ask(at, 'POST', `/v1/sandboxes/${sandbox.json.id}/exec`, { body: { command } })
+    expect(run.json, run.text).toMatchObject({ outcome: { code: 0 } })
+    await ask(1 - at, 'DELETE', `/v1/sandboxes/${sandbox.json.id}`)
+  }
+  for (const at of [0, 1]) {
+    expect((await ask(at, 'GET', '/v1/volumes/shared/files?path=/log')).text).toBe('0\n1\n')
+    expect((await ask(at, 'GET', '/v1/volumes')).json.items).toMatchObject([{ name: 'shared' }])
+  }
+  expect((await ask(1, 'DELETE', '/v1/volumes/shared')).status).toBeLessThan(300)
+})

@@ -14,7 +14,7 @@ const amount = (...values: readonly unknown[]): number | undefined =>
 export function needIn(
   body: Buffer,
   perSandbox: Pick<Need, 'cpus' | 'memoryMb' | 'diskMb'>,
-): Need & { readonly volumes: readonly string[] } {
+): Need & { readonly volumes: readonly string[]; readonly template: string | undefined } {
   const asked = objectOf(parsed(body))
   const limits = objectOf(asked.limits)
   const placement = objectOf(asked.placement)
@@ -26,6 +26,7 @@ export function needIn(
     backend: textOf(asked.backend),
     labels: objectOf(placement.labels) as Readonly<Record<string, string>>,
     node: textOf(placement.node),
+    template: textOf(asked.template) ?? textOf(asked.templateID),
     volumes: mounts.flatMap((mount) => textOf(objectOf(mount).name) ?? []),
   }
 }

@@ -21,6 +21,11 @@ export type CreateRouterParts = {
   /** What this node has and uses now. */
   readonly facts: () => NodeRow['facts']
   readonly volumeOwner: (headers: IncomingMessage['headers'], idOrName: string) => Promise<string | undefined>
+  /** The only node that has what a template needs; undefined: every node can get it. */
+  readonly templateOwner: (
+    headers: IncomingMessage['headers'],
+    idOrName: string,
+  ) => Promise<string | undefined>
   readonly principalOf: (headers: Headers) => Promise<Principal | undefined>
   /** How many creates may wait for room, and how long. */
   readonly waiting: number
@@ -72,13 +77,20 @@ export class CreateRouter {
 
   async #needOf({ headers }: IncomingMessage, body: Buffer): Promise<Need> {
     const { reservations, volumeOwner } = this.#parts
-    const { volumes, ...need } = needIn(body, reservations.needOf({}))
-    const owners = await Promise.all(volumes.map((name) => volumeOwner(headers, name)))
+    const { volumes, template, ...need } = needIn(body, reservations.needOf({}))
+    const owners = await Promise.all([
+      ...volumes.map((name) => volumeOwner(headers, name)),
+      template === undefined ? undefined : this.#parts.templateOwner(headers, template),
+    ])
     const [owner, other] = [...new Set(owners.filter((one) => one !== undefined))]
     if (other !== undefined)
-      throw new SandboxError('invalid-input', 'these volumes are on different nodes', {
-        hint: 'use volumes of one node; `ringfence volume ls` says where they are',
-      })
+      throw new SandboxError(
+        'invalid-input',
+        'these volumes, or the image of the template, are on different nodes',
+        {
+          hint: 'use volumes of one node; volumes that one key creates are together',
+        },
+      )
     return owner === undefined ? need : { ...need, node: owner }
   }
 

@@ -15,7 +15,8 @@ export type Subject =
 
 const SANDBOX = /^(?:\/v2)?(\/v1)?\/sandboxes\/([^/?]+)(?:\/|$)/
 const APPROVAL = /^\/v1\/approvals\/(ap_\w+)$/
-const VOLUME = /^\/v1\/volumes\/([^/]+)(?:\/|$)/
+const VOLUME = /^(?:(?:\/v1)?\/volumes|\/volumecontent)\/([^/]+)(?:\/|$)/
+const NEW_VOLUME = /^(\/v1)?\/volumes$/
 const CREATE = /^(\/v1|\/v2)?\/sandboxes$/
 const ENVD = /^\/(files|health|process\.Process\/|filesystem\.Filesystem\/)/
 /** A stream of one sandbox's records ends with the sandbox. */
@@ -39,6 +40,8 @@ export function subjectOf(request: IncomingMessage): Subject | undefined {
   if (approval !== undefined && request.method === 'POST') return { kind: 'approval', id: approval }
   const volume = VOLUME.exec(path)?.[1]
   if (volume !== undefined) return { kind: 'volume', id: decoded(volume) }
+  // Volumes of one caller are on one node, so that a sandbox can mount several of them.
+  if (request.method === 'POST' && NEW_VOLUME.test(path)) return callerOf(header)
   if (path === '/mcp') return mcpSubject(header)
   const followed = path === '/v1/events' ? FOLLOWED.exec(request.url ?? '')?.[1] : undefined
   if (followed !== undefined) return { kind: 'sandbox', id: followed }
@@ -49,8 +52,13 @@ export function subjectOf(request: IncomingMessage): Subject | undefined {
 function mcpSubject(header: (name: string) => string | undefined): Subject {
   const node = SESSION.exec(header('mcp-session-id') ?? '')?.[1]
   if (node !== undefined) return { kind: 'session', node }
-  return { kind: 'caller', name: header('authorization') ?? header('x-api-key') ?? '' }
+  return callerOf(header)
 }
+
+const callerOf = (header: (name: string) => string | undefined): Subject => ({
+  kind: 'caller',
+  name: header('authorization') ?? header('x-api-key') ?? '',
+})
 
 function decoded(text: string): string {
   try {

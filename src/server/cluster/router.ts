@@ -8,6 +8,7 @@ import type { Metrics } from '../../supervisor/telemetry/metrics.ts'
 import { problem } from '../problem.ts'
 import type { CreateRouter } from './create-router.ts'
 import { askPeer, forwardUpgrade, passAnswer, unreachable } from './forward.ts'
+import { archiveIn, sendArchive } from './peer-archives.ts'
 import type { PeerConnections } from './peers.ts'
 import { type Subject, subjectOf } from './request-owner.ts'
 
@@ -19,6 +20,8 @@ export type RouterParts = {
   readonly creates: CreateRouter
   readonly isLive: (sandboxId: string) => boolean
   readonly volumeOwner: (headers: IncomingMessage['headers'], idOrName: string) => Promise<string | undefined>
+  /** The file of an archive that this node has. */
+  readonly archivePath: (name: string) => string | undefined
   readonly metrics: Metrics
   readonly log: (line: string) => void
 }
@@ -76,6 +79,8 @@ export class ClusterRouter {
 
   /** A request that another node forwarded. INVARIANT: it is answered here or refused, never forwarded again. */
   async fromPeer(request: IncomingMessage, response: ServerResponse, local: Local): Promise<void> {
+    const archive = archiveIn(request)
+    if (archive !== undefined) return sendArchive(response, this.#parts.archivePath(archive))
     const subject = subjectOf(request)
     if (subject?.kind === 'sandbox' && (await this.#isMisdirected(subject.id)))
       return void response.writeHead(MISDIRECTED).end()
