@@ -26,8 +26,8 @@ const program = {
   outDir: 'dist/cli',
   dts: false,
   // All but the native store engine, which finds its own binary.
-  noExternal: [/^(?!libsql$|pg-native$|e2b$)/],
-  external: ['libsql', 'pg-native', 'e2b'],
+  noExternal: [/^(?!libsql$|pg-native$|e2b$|@anthropic-ai\/sdk$)/],
+  external: ['libsql', 'pg-native', 'e2b', '@anthropic-ai/sdk'],
   minify: true,
   outExtensions: () => ({ js: '.cjs' }),
   // `import()` needs a callback that code from V8's cache has not (src/cli/entry/code-cache.ts); `require` needs none.

@@ -12,9 +12,11 @@ const WALLS = [
   ['bubblewrap', ['--backend', 'bubblewrap']],
   ['bubblewrap, as root of a writable root', ['--backend', 'bubblewrap', '--root']],
   ['docker', ['--backend', 'docker']],
+  ['docker, as root of a writable root', ['--backend', 'docker', '--root']],
   ['docker on Podman', ['--backend', 'podman', '--few', '2']],
   ['gvisor', ['--backend', 'gvisor']],
   ['microvm, emulated', ['--backend', 'microvm']],
+  ['microvm, emulated, as root of a writable root', ['--backend', 'microvm', '--root']],
 ]
 
 const reports = WALLS.map(([name, args]) => {

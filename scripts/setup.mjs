@@ -239,16 +239,19 @@ function warm() {
   rmSync(home, { recursive: true, force: true })
 }
 
-const upToDate = (out, sources) =>
+/** Whether the file was made from exactly these sources. */
+export const upToDate = (out, sources) =>
   existsSync(out) && existsSync(`${out}.stamp`) && readFileSync(`${out}.stamp`, 'utf8') === hashOf(sources)
 
-function hashOf(files) {
+/** A digest of the names and contents of files. */
+export function hashOf(files) {
   const hash = createHash('sha256')
   for (const file of files) hash.update(file.slice(root.length)).update(readFileSync(file))
   return hash.digest('hex')
 }
 
-function filesIn(dir) {
+/** All files below a directory. */
+export function filesIn(dir) {
   if (!existsSync(dir)) return []
   return readdirSync(dir, { recursive: true })
     .map((name) => join(dir, name))

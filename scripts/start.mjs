@@ -31,15 +31,21 @@ createInterface({ input: server.stdout }).once('line', (line) => {
   API key   ${key}
   console   ${page}   (signs you in once)
 
-  try it in another terminal:
+  try it in another terminal, in this directory:
 
     export RINGFENCE_URL=${url} RINGFENCE_API_KEY=${key}
-    alias ringfence='node ${ringfence}'
-    id=$(ringfence sandbox create)
-    ringfence sandbox exec $id -c 'echo "hello from $(hostname), $(ls /proc | grep -c "^[0-9]") processes visible"'
-    ringfence sandbox rm $id
 
-  without a server:    ringfence run -- <command>
-  available backends:  ringfence doctor
+    npx ringfence sandbox create --name hello
+    npx ringfence sandbox exec hello -c 'echo "hello from $(hostname), $(ls /proc | grep -c "^[0-9]") processes visible"'
+        prints: hello from sandbox, and a handful of processes instead of all of this machine's
+    npx ringfence sandbox exec hello curl https://example.com
+        fails: the sandbox has no network; a hint names the option that opens a host
+    npx ringfence run -c 'echo ./x > .git/hooks/pre-commit'
+        is refused before it runs, with exit code 126: the file would run outside of the sandbox later
+    npx ringfence sandbox rm hello
+
+  which backends work here:   npx ringfence doctor
+  configuration file:         ~/.config/ringfence/ringfence.toml, or npm start -- --config FILE
+      (a ringfence.toml in the working directory is never read: an agent could have written it)
 `)
 })

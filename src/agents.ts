@@ -1,6 +1,7 @@
+import type { ToolGateway } from './adapters/mcp/gateway.ts'
 import { McpHttp } from './adapters/mcp/http.ts'
 import type { McpOptions } from './adapters/mcp/server.ts'
-import { remoteToolSandbox } from './adapters/remote-tool-sandbox.ts'
+import { openOnServer } from './adapters/remote-tool-sandbox.ts'
 import { AgentSession } from './adapters/session.ts'
 import type {
   RunningToolCommand,
@@ -13,9 +14,13 @@ import { endOfTrail, readLast } from './audit/read.ts'
 import type { FileInfo } from './backends/backend.ts'
 import { RingfenceClient } from './client/client.ts'
 import { type ComposeOptions, compose, type Ringfence } from './compose/compose.ts'
+import { askOnServer, gatewayTools } from './compose/mcp-gateway.ts'
 import { forwardPort, type PortForward } from './host/net/port-forward.ts'
 import type { Mount } from './server/app.ts'
+import { type Principal, requesterOf } from './supervisor/access/keys.ts'
+import type { Approvals } from './supervisor/approvals/approvals.ts'
 import type { AskHost } from './supervisor/approvals/host-questions.ts'
+import type { McpGateway } from './supervisor/mcp/gateway.ts'
 import type { Sandbox } from './supervisor/sandbox.ts'
 
 /** `ringfence/agents`: tools for models, on a local or a remote sandbox. */
@@ -150,17 +155,19 @@ export type McpMountOptions = {
   readonly extend?: McpOptions['extend']
   /** Begins the ids of sessions; tells which of several servers keeps one. */
   readonly sessionPrefix?: string | undefined
+  readonly gateway?: McpGateway | undefined
 }
 
 /** The `/mcp` route. Its tools call `/v1` with the caller's key, so they permit nothing that `/v1` does not. */
 export function mcpMount(
   version: string,
-  { path = '/mcp', extend, sessionPrefix }: McpMountOptions = {},
+  { path = '/mcp', extend, sessionPrefix, gateway }: McpMountOptions = {},
 ): Mount {
   const mcp = new McpHttp({ version, sessionPrefix, ...(extend && { extend }) })
-  return (app, { authenticate }) => {
+  return (app, { authenticate, parts }) => {
     app.all(path, async (context) => {
-      const { keyId, tenant } = await authenticate(context, 'exec')
+      const principal = await authenticate(context, 'exec')
+      const { keyId, tenant } = principal
       const headers = context.req.raw.headers
       const host = headers.get('host') ?? 'localhost'
       const bearer = /^Bearer (.+)$/i.exec(headers.get('authorization') ?? '')?.[1]
@@ -171,13 +178,23 @@ export function mcpMount(
           headers: { ...(init?.headers as Record<string, string>), host },
         })
       const client = new RingfenceClient({ url: `http://${host}`, apiKey, fetch: inside })
-      return mcp.handle(context.req.raw, { keyId, tenant, open: (agentId) => openRemote(client, agentId) })
+      return mcp.handle(context.req.raw, {
+        keyId,
+        tenant,
+        open: (agentId) => openOnServer(client, agentId),
+        gateway: gateway && ((agentId) => serverGateway(gateway, parts.approvals, principal, agentId)),
+      })
     })
   }
 }
 
-async function openRemote(client: RingfenceClient, agentId: string): Promise<ToolSandbox> {
-  const sandbox = await client.create({ agent_id: agentId })
-  const { stdout } = await sandbox.exec(['pwd'])
-  return remoteToolSandbox(client, sandbox, stdout.trim() || '/tmp')
+/** The gateway for one key; the key is the caller whatever the client says. */
+function serverGateway(
+  gateway: McpGateway,
+  approvals: Approvals,
+  principal: Principal,
+  agentId: () => string,
+): ToolGateway {
+  const caller = () => ({ ...requesterOf(principal), keyId: principal.keyId, agentId: agentId() })
+  return gatewayTools(gateway, caller, askOnServer(gateway, approvals, caller))
 }

@@ -18,6 +18,7 @@ int main(int argc, char **argv) {
     init_main(atoi(argv[2]), atoi(argv[3]));
   }
   if (argc == 2 && !strcmp(argv[1], "container")) container_main();
+  if (argc == 4 && !strcmp(argv[1], "container-root")) container_root_main(argv[2], argv[3]);
   if (argc > 2 && !strcmp(argv[1], "run-as")) run_as_main(argv + 2);
 #ifdef RINGFENCE_TEST
   if (argc == 4 && !strcmp(argv[1], "unconfined")) {

@@ -11,6 +11,13 @@ import type {
   ToolSandboxEntry,
 } from './tool-sandbox.ts'
 
+/** Opens a sandbox on a server. */
+export async function openOnServer(client: RingfenceClient, agentId: string): Promise<ToolSandbox> {
+  const sandbox = await client.create({ agent_id: agentId })
+  const { stdout } = await sandbox.exec(['pwd'])
+  return remoteToolSandbox(client, sandbox, stdout.trim() || '/tmp')
+}
+
 /** A remote sandbox for tools. */
 export function remoteToolSandbox(
   client: RingfenceClient,
@@ -20,6 +27,7 @@ export function remoteToolSandbox(
   return {
     id: sandbox.id,
     workspace,
+    hasTerminals: false,
     describe: async () => descriptionOf(await sandbox.refresh()),
     start: (command, options) => start(client, sandbox, command, options),
     files: {

@@ -7,6 +7,8 @@ export type ToolSandbox = {
   readonly id: string
   /** Working directory of commands and base of relative paths. */
   readonly workspace: string
+  /** False if commands cannot have a terminal. */
+  readonly hasTerminals?: boolean
   readonly describe: () => Promise<ToolSandboxDescription>
   /** Checks and records a command, then starts it; rejects if the policy denies it. */
   readonly start: (command: string | readonly string[], options: StartOptions) => Promise<RunningToolCommand>

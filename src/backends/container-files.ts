@@ -63,7 +63,9 @@ export function refuseUnfit(plan: Plan, backend: string): void {
         ? 'cannot mount the host’s root'
         : plan.mounts.some(({ overlay }) => overlay)
           ? 'does not support review'
-          : undefined
+          : plan.root && plan.masks.length > 0
+            ? 'cannot hide paths in a writable root'
+            : undefined
   if (unfit)
     throw new SandboxError('unsupported', `${backend} ${unfit}`, { hint: 'use bubblewrap, or ask for less' })
 }

@@ -1,11 +1,11 @@
 import type { Duplex } from 'node:stream'
 import { Session } from '../host/guest/session.ts'
 import type { Cgroup } from '../host/process/cgroup.ts'
-import { hostPidOf } from '../host/system.ts'
+import { hostPidOf, treeUsage } from '../host/system.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
-import type { Freezable } from './backend.ts'
+import type { Freezable, Usage } from './backend.ts'
 import { type Confinement, confinedTo, type KernelCounts } from './guest-command.ts'
 import { GuestSandbox, type GuestTransport } from './guest-sandbox.ts'
 
@@ -141,6 +141,11 @@ export class ContainerTransport implements GuestTransport {
     } catch {
       // No permission to change it: then the commands have a slightly lower limit.
     }
+  }
+
+  usage(): Usage | undefined {
+    const { pid } = this.container
+    return pid === undefined || this.isGone ? undefined : treeUsage(pid)
   }
 
   async confine(pid: number, limits: Limits): Promise<Confinement> {

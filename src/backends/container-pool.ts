@@ -22,7 +22,7 @@ export class ContainerPool {
     { make, prepare }: Record<'make' | 'prepare', () => Promise<ContainerTransport>>,
   ): Promise<ContainerTransport> {
     // A container with private files or directories fits no other sandbox.
-    if (plan.files.length > 0 || ownedTargets(plan).length > 0) return make()
+    if (plan.root || plan.files.length > 0 || ownedTargets(plan).length > 0) return make()
     return (await this.#pool.take(poolKey(plan, owner), prepare)) ?? make()
   }
 

@@ -27,6 +27,20 @@ export function protectionFields(plan: Plan): string[] {
   ]
 }
 
+/**
+ * Programs of the host may listen on Unix sockets in mounted directories: the agent refuses connections to them, except to
+ * the sockets that the plan grants. A plan that mounts the whole root of the host grants its sockets too.
+ */
+export function socketFields(plan: Plan): string[] {
+  const own = ownedTargets(plan)
+  const shared = plan.mounts.filter(({ target, stored }) => !stored && !own.includes(target))
+  if (shared.some(({ target }) => target === '/')) return []
+  return [
+    ...shared.flatMap(({ target }) => ['host-mount', target]),
+    ...plan.unixSockets.flatMap(({ target }) => ['host-socket', target]),
+  ]
+}
+
 /** A table of names as one field: separate fields would take four environment variables of the launcher each. */
 const lines = (field: string, names: readonly string[]): string[] =>
   names.length > 0 ? [field, names.join('\n')] : []
@@ -45,6 +59,8 @@ export const AGENT_PROCESSES = 2
 export type ContainerSide = {
   /** Whether the kernel inside supports seccomp notifications: without them names cannot be protected. */
   readonly supervises: boolean
+  /** Whether mounts are the host's own files, on which programs of the host may listen. */
+  readonly sharesFiles?: boolean
   /** Whether the agent must count memory and processes, because no cgroup sees them individually. */
   readonly counts?: boolean
   /** Whether creating a process is slow, so that the agent creates the next one in advance. */
@@ -54,11 +70,12 @@ export type ContainerSide = {
 /** The agent's configuration in a container, whose engine creates the mounts and limits memory and processes. */
 export function containerFields(
   plan: Plan,
-  { supervises, counts, prefork }: ContainerSide,
+  { supervises, sharesFiles, counts, prefork }: ContainerSide,
 ): readonly string[] {
   const { diskMb, memoryMb, pids } = plan.limits
   return [
     'persistent',
+    ...(plan.root ? ['root-user'] : []),
     ...(prefork ? ['prefork'] : []),
     'cwd',
     plan.cwd,
@@ -67,9 +84,11 @@ export function containerFields(
     ...(supervises && isOffline(plan) ? ['report-network', `net.${plan.network.mode}`] : []),
     ...[...writableTargets(plan), '/tmp', '/dev'].flatMap((path) => ['writable', path]),
     ...(supervises ? protectionFields(plan) : []),
+    ...(supervises && sharesFiles ? socketFields(plan) : []),
     ...['rlimit', 'core', '0'],
-    ...(diskMb === undefined ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
-    ...(diskMb === undefined || !supervises ? [] : ['disk', String(diskMb * MB)]),
+    // The size of its own disk limits a sandbox that has one.
+    ...(diskMb === undefined || plan.root ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
+    ...(diskMb === undefined || plan.root || !supervises ? [] : ['disk', String(diskMb * MB)]),
     ...(counts && memoryMb !== undefined ? ['memory', String(memoryMb * MB)] : []),
     // The rlimit rejects most forks at once; counting finds what slips through between two checks.
     ...(counts && pids !== undefined

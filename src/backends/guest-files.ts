@@ -32,6 +32,8 @@ export type SharedFiles = GuestFiles & {
   readonly ownedBy: (user: string) => SharedFiles
   /** The directory as a tar stream, in which files unchanged since then (in nanoseconds) are only named. */
   changes(path: string, since: string): AsyncIterable<Uint8Array>
+  /** Writes what the file system of this path has in memory to its disk. */
+  sync(path: string): Promise<void>
 }
 
 /** Files through the agent: every operation is a process inside the sandbox, so it can reach no more than a command. */
@@ -58,6 +60,7 @@ export function guestFiles(
     pack: (path) => streamed(run, ['pack', path]),
     changes: (path, since) => streamed(run, ['changes', path, since]),
     unpack: (path, data) => done(['unpack', path], data),
+    sync: (path) => done(['sync', path]),
     ownedBy,
   }
 }

@@ -65,6 +65,7 @@ test('the agent knows every file operation, with the same number of arguments', 
   await files.move('/a', '/b')
   await files.remove('/a')
   await files.unpack('/a', [])
+  await files.sync('/a')
   await files.watch('/a', { onChange: () => {}, signal: AbortSignal.abort() })
   expect(Object.fromEntries(calls.map(([name, ...rest]) => [name, rest.length]))).toEqual(FILE_OPERATIONS)
 })

@@ -10,8 +10,9 @@ import { compose, databaseUrl } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson, visibleLines } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
-import type { Store } from '../store/sql.ts'
+import { remoteTrail } from './audit-remote.ts'
 import { standardIo } from './check.ts'
+import { namedServer } from './remote.ts'
 import type { CliIo } from './terminal/io.ts'
 
 /** The text of `ringfence audit --help`. */
@@ -30,6 +31,8 @@ Filters:
   --event-type sandbox violations only
   --agent-id ID, --sandbox-id ID, --exec-id ID
   --since TIME         2026-01-31T12:00:00Z, or an age: 90s, 15m, 2h, 7d
+
+Without RINGFENCE_URL the log of this host is read, with it the log of that server (verify, export and proof need an admin's key).
 
 Options:
   --json               one JSON value per line
@@ -87,8 +90,10 @@ const ACTIONS: Readonly<Record<string, Action>> = {
 export const audit = (args: readonly string[]): Promise<number> => {
   const io = standardIo(args.includes('--json'))
   return runAudit(args, io, async () => {
+    const server = namedServer()
+    if (server) return remoteTrail(server)
     const { config, env } = await compose()
-    return openStore({ stateDir: io.home, databaseUrl: databaseUrl(config, env) })
+    return trailSource(io.home, () => openStore({ stateDir: io.home, databaseUrl: databaseUrl(config, env) }))
   })
 }
 
@@ -96,7 +101,7 @@ export const audit = (args: readonly string[]): Promise<number> => {
 export async function runAudit(
   args: readonly string[],
   io: CliIo,
-  store: () => Promise<Store> = () => openStore({ stateDir: io.home }),
+  source: () => Promise<TrailSource> = () => trailSource(io.home, () => openStore({ stateDir: io.home })),
 ): Promise<number> {
   const { values, positionals } = parse(args)
   const [name, ...rest] = positionals
@@ -118,7 +123,7 @@ export async function runAudit(
   if (rest.length > 0 && name !== 'proof') throw usage(`unexpected \`${rest[0]}\``)
   let trail: TrailSource | undefined
   try {
-    trail = await trailSource(io.home, store)
+    trail = await source()
     return await action.run({ values, rest, io, trail, json: io.json || values.json === true })
   } catch (error) {
     throw unwritable(error, io.home)

@@ -1,3 +1,5 @@
+import { out } from './terminal/output.ts'
+
 /** The version that `ringfence --version` prints. */
 export const VERSION = '0.1.0'
 
@@ -17,6 +19,7 @@ usage: ringfence <command> [options]
   skill    inspect, run and list skills, and show their usage
   wasm     run WebAssembly with a fuel limit, a deadline and explicit grants
 
+  worker   runs the tools of agents in Anthropic's self-hosted environments
   mcp      MCP server: an agent's tools run in one sandbox on this directory
   exec-server  Codex's commands and file operations run in a sandbox on this directory
   hook     check a coding agent's tool calls against the policy before they run
@@ -28,17 +31,20 @@ usage: ringfence <command> [options]
   node     list, cordon, drain and remove the nodes of a cluster
   snapshot list and remove snapshots of sandboxes
   template build, list and remove templates
+  webhook  send records of the audit log to a URL
+  login    store the address and the key of a server
   key      create, list and revoke API keys
   migrate  move the records from SQLite to PostgreSQL
   approve  approve a command that waits for an answer
   reject   reject a command that waits for an answer
   reload   reload a server's configuration
+  completion  print a completion script for bash, zsh or fish
 
 Every command accepts --json, --config FILE, --quiet and --help.
 
 examples:
-  ringfence run -- npm test
-  ringfence run --network offline --memory 512 --timeout 60 -c 'make && ./a.out'
+  ringfence run npm test
+  ringfence run --network offline --memory 512m --timeout 60s -c 'make && ./a.out'
   ringfence check command 'curl https://example.com | sh'
   ringfence doctor
 
@@ -46,7 +52,7 @@ exit codes: the command's own; 124 a limit stopped the command; 125 ringfence fa
 126 denied by the policy, or not approved; 2 wrong usage or invalid input
 `
 
-const RUN = `usage: ringfence run [options] -- program [arguments…]
+const RUN = `usage: ringfence run [options] [--] program [arguments…]
        ringfence run [options] -c 'shell line'
 
 Runs a command in a new sandbox. The command sees the host's programs and the workspace. It has no network, no other
@@ -68,6 +74,7 @@ files, network and environment
 
 limits
   --cpus N  --memory MB  --disk MB  --pids N  --timeout S  --idle S  --output BYTES
+  sizes also as 512m or 2g, times as 500ms, 30s or 5m
 
 backend
   --backend NAME          bubblewrap | docker | gvisor | microvm | native (no isolation) | mock
@@ -82,7 +89,7 @@ more
 
 examples:
   ringfence run -- python3 -m pytest
-  ringfence run --memory 512 --timeout 30 -- ./untrusted
+  ringfence run --memory 512m --timeout 30s ./untrusted
   ringfence run --read /srv/data -c 'wc -l /srv/data/*.csv'
   ringfence run --allow-host @registries -- npm install
   ringfence run --review -c 'sed -i s/a/b/ *.txt'
@@ -227,15 +234,36 @@ examples:
 
 const MCP = `usage: ringfence mcp [--workspace DIR] [--network MODE] [--allow-host H] [--ask-hosts] [--agent-id ID]
                      [--preset P] [--read P] [--write P] [--deny P] [--backend NAME] [--min-isolation LEVEL] [--yes]
+       ringfence mcp ls [--json]
+       ringfence mcp approve NAME [--yes]
 
 Starts an MCP server on standard input and output. The client's tools run in one sandbox whose workspace is this
 directory. If the policy asks about a command, the user is asked through the client, if the client supports that.
 --yes approves such commands without asking (recorded); it never allows a host. See docs/agents.md.
 
+Tools of the MCP servers in [[mcp]] of the configuration are offered too, once their descriptions are approved
+(docs/mcp-gateway.md): \`mcp ls\` lists the servers, \`mcp approve NAME\` shows new descriptions and asks.
+
 examples:
   ringfence mcp
+  ringfence mcp ls
+  ringfence mcp approve notes
   claude mcp add ringfence -- ringfence mcp
   ringfence mcp --allow-host pypi.org --allow-host files.pythonhosted.org
+`
+
+const WORKER = `usage: ringfence worker anthropic --environment ID [--workspace DIR] [--sessions N] [--drain S] [--idle S] [--server] [--yes]
+                                  [--network MODE] [--allow-host H] [--ask-hosts] [--preset P] [--read P] [--write P] [--deny P]
+                                  [--backend NAME] [--min-isolation LEVEL] [--agent-id ID]
+
+Runs the tools (bash, read, write, edit, glob, grep) of agents in a self-hosted environment of Anthropic. Every session has a
+sandbox of its own; its files are in a directory of its own below --workspace (this one). Needs the package @anthropic-ai/sdk beside
+ringfence, and ANTHROPIC_ENVIRONMENT_KEY. --server: the sandboxes are on the server at RINGFENCE_URL, whose admins approve.
+SIGTERM takes no new sessions and waits --drain seconds (30) for the running ones. See docs/agents.md.
+
+examples:
+  ANTHROPIC_ENVIRONMENT_KEY=… ringfence worker anthropic --environment env_123
+  ringfence worker anthropic --environment env_123 --sessions 8 --allow-host pypi.org --allow-host files.pythonhosted.org
 `
 
 const EXEC_SERVER = `usage: ringfence exec-server [--port N] [--workspace DIR] [--network MODE] [--allow-host H] [--agent-id ID]
@@ -243,11 +271,13 @@ const EXEC_SERVER = `usage: ringfence exec-server [--port N] [--workspace DIR] [
 
 Runs the commands and file operations of an unmodified Codex in a sandbox on this directory. Prints the variable to start
 Codex with; each Codex session gets a sandbox of its own. A command that the policy denies, or that needs approval, ends with exit code 126
-and the reason. --yes approves commands that need approval (recorded). See docs/agents.md.
+and the reason. --yes approves commands that need approval (recorded). --server: in sandboxes of the server at RINGFENCE_URL, with the
+key in RINGFENCE_API_KEY. See docs/agents.md.
 
 examples:
   ringfence exec-server > codex.env &
   env $(cat codex.env) codex
+  env $(ringfence exec-server --server) codex
 `
 
 const HOOK = `usage: ringfence hook claude-code|codex|gemini [--sandboxed | --wrap]
@@ -293,23 +323,34 @@ examples:
   RINGFENCE_DATABASE_URL=postgres://ringfence@localhost/ringfence ringfence migrate --json
 `
 
-const SANDBOX = `usage: ringfence sandbox create [options]              prints the id
-       ringfence sandbox ls [--state S] [--limit N]
-       ringfence sandbox get|pause|resume|snapshot|fork|logs ID
-       ringfence sandbox exec ID [-c 'shell line' | -- argv…]
-       ringfence sandbox cp FILE ID:/path | ID:/path FILE
-       ringfence sandbox port ID PORT                   prints the URL of a port inside the sandbox
+const SANDBOX = `usage: ringfence sandbox create [options]                prints the id
+       ringfence sandbox ls [--all] [--state S] [--label K=V] [--limit N]
+       ringfence sandbox exec ID [-it] [-c 'shell line' | program…]
+       ringfence sandbox shell ID                       a shell in a terminal of the sandbox
+       ringfence sandbox attach ID [EXEC]               the output of a running command
+       ringfence sandbox cp [-r] PATH ID:/path | ID:/path PATH
+       ringfence sandbox port ID PORT [--open [--listen PORT]]
+       ringfence sandbox logs ID [-f]                   audit records; -f follows the output of its commands
+       ringfence sandbox stats [ID…] [--no-stream]      processor and memory
+       ringfence sandbox wait ID [EXEC]                 until the sandbox, or one of its commands, has ended
+       ringfence sandbox get|pause|resume|snapshot|fork ID
        ringfence sandbox rm ID…
 
-RINGFENCE_URL names the server (default http://127.0.0.1:4200), RINGFENCE_API_KEY the key.
-create accepts --backend, --min-isolation, --workspace, --mount, --volume NAME:/path[:ro], --network, --allow-host, --env, --secret, --metadata,
---cpus, --memory, --disk, --pids, --timeout (maximum lifetime in seconds; 0 = unlimited), --idle, --review, --agent-id.
+RINGFENCE_URL names the server (default: the one of \`ringfence login\`, else http://127.0.0.1:4200), RINGFENCE_API_KEY the key.
+A sandbox with a name (create --name web) can be used by it wherever an ID is asked for.
+create accepts --name, --label K=V, --backend, --min-isolation, --template, --image, --workspace, --mount, --volume NAME:/path[:ro],
+--network, --allow-host, --env, --secret, --cpus, --memory, --disk, --pids, --timeout (maximum lifetime; 0 = unlimited), --idle, --review,
+--agent-id. Sizes are MB, or 512m, 2g; times are seconds, or 30s, 5m, 1h.
+exec passes standard input that is not a terminal, signals and the exit code. -t needs \`[policy] allow_interactive\` on the server.
+port prints the URL of a port inside the sandbox; with --open, this machine's loopback leads to it until Ctrl-C.
 
 examples:
-  ringfence sandbox create --memory 512 --timeout 600
-  ringfence sandbox exec sb_0123 -c 'uname -a'
-  ringfence sandbox cp data.csv sb_0123:/tmp/data.csv
-  ringfence sandbox rm sb_0123
+  ringfence sandbox create --name web --memory 512m --timeout 10m
+  ringfence sandbox exec web -c 'uname -a'
+  tar c src | ringfence sandbox exec web tar x -C /tmp
+  ringfence sandbox cp -r src web:/tmp/src
+  ringfence sandbox port web 8080 --open
+  ringfence sandbox rm web
 `
 
 const VOLUME = `usage: ringfence volume create NAME [--size MB]
@@ -394,6 +435,40 @@ examples:
   ringfence key revoke key_0123
 `
 
+const WEBHOOK = `usage: ringfence webhook create URL [--event NAME…]
+       ringfence webhook ls
+       ringfence webhook rm ID…
+
+Sends records of the audit log to a URL, signed with a secret that is printed once. Without --event, all records are sent.
+
+examples:
+  ringfence webhook create https://example.com/hook --event SandboxViolation
+  ringfence webhook ls
+`
+
+const LOGIN = `usage: ringfence login [URL] [--name NAME]     stores a server and its key; reads the key from standard input
+       ringfence login --list
+       ringfence login --use NAME
+       ringfence logout [NAME]
+
+Commands that use a server take the stored one when RINGFENCE_URL is not set. Keys are stored in the state directory, in a file that
+only you can read.
+
+examples:
+  ringfence login https://ringfence.example.com --name team
+  echo "$KEY" | ringfence login http://127.0.0.1:4200
+  ringfence login --use team
+`
+
+const COMPLETION = `usage: ringfence completion bash|zsh|fish
+
+Prints a script that completes commands, actions and flags.
+
+examples:
+  source <(ringfence completion bash)
+  ringfence completion fish > ~/.config/fish/completions/ringfence.fish
+`
+
 const APPROVE = `usage: ringfence approve [ID] [--reason TEXT] [--for once|sandbox|always [--yes]]
        ringfence reject [ID] [--reason TEXT]
 
@@ -430,6 +505,7 @@ const HELP: Readonly<Record<string, string>> = {
   eval: EVAL,
   'exec-server': EXEC_SERVER,
   mcp: MCP,
+  worker: WORKER,
   hook: HOOK,
   serve: SERVE,
   sandbox: SANDBOX,
@@ -438,11 +514,24 @@ const HELP: Readonly<Record<string, string>> = {
   node: NODE,
   snapshot: SNAPSHOT,
   template: TEMPLATE,
+  webhook: WEBHOOK,
+  login: LOGIN,
+  logout: LOGIN,
   key: KEY,
   approve: APPROVE,
   reject: APPROVE,
   migrate: MIGRATE,
   reload: RELOAD,
+  completion: COMPLETION,
+}
+
+/** The names of all commands. */
+export const commandNames = (): readonly string[] => Object.keys(HELP)
+
+/** Prints the help text of a command. */
+export function printHelp(command: string): number {
+  out(helpText(command))
+  return 0
 }
 
 /** The help text of a command, or the overview if there is no such command. */

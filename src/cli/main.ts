@@ -1,5 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
+import { closest } from './closest.ts'
 import { helpText, VERSION } from './help.ts'
 import { hostTrouble } from './terminal/host-errors.ts'
 import { endWithReader, err, out } from './terminal/output.ts'
@@ -22,6 +23,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   eval: async () => (await import('./eval.ts')).evaluate,
   'exec-server': async () => (await import('./exec-server.ts')).execServer,
   mcp: async () => (await import('./mcp.ts')).mcp,
+  worker: async () => (await import('./worker.ts')).worker,
   hook: async () => (await import('./hook.ts')).hook,
   serve: async () => (await import('./serve.ts')).serve,
   sandbox: async () => (await import('./sandbox.ts')).sandbox,
@@ -30,10 +32,14 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   node: async () => (await import('./node.ts')).node,
   snapshot: async () => (await import('./snapshot.ts')).snapshot,
   template: async () => (await import('./template.ts')).template,
+  webhook: async () => (await import('./webhook.ts')).webhook,
+  login: async () => (await import('./login.ts')).login,
+  logout: async () => (await import('./login.ts')).logout,
   key: async () => (await import('./key.ts')).key,
   approve: async () => (await import('./approve.ts')).approve,
   reject: async () => (await import('./approve.ts')).reject,
   migrate: async () => (await import('./migrate.ts')).migrate,
+  completion: async () => (await import('./completion.ts')).completion,
   reload: async () => (await import('./approve.ts')).reload,
 }
 
@@ -49,7 +55,7 @@ async function main(argv: readonly string[]): Promise<number> {
   }
   const load = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
   if (!load) throw unknownCommand(name)
-  if (asksHelp(args)) {
+  if (asksHelp(name, args)) {
     out(helpText(name))
     return 0
   }
@@ -62,13 +68,20 @@ function leadingCommand(argv: readonly string[]): readonly string[] {
   return flags <= 0 ? argv : [argv[flags] as string, ...argv.slice(0, flags), ...argv.slice(flags + 1)]
 }
 
-function asksHelp(args: readonly string[]): boolean {
+/** Commands that read `--help` themselves: flags after the name of the program to run (`run ls --help`) belong to it. */
+const READ_HELP = ['run', 'sandbox']
+
+function asksHelp(name: string, args: readonly string[]): boolean {
+  if (READ_HELP.includes(name)) return false
   const own = args.includes('--') ? args.slice(0, args.indexOf('--')) : args
   return own.includes('--help') || own.includes('-h')
 }
 
-const unknownCommand = (name: string): SandboxError =>
-  new SandboxError('invalid-input', `unknown command \`${name}\``, { hint: 'see `ringfence --help`' })
+function unknownCommand(name: string): SandboxError {
+  const meant = closest(name, Object.keys(COMMANDS))
+  const hint = meant ? `did you mean \`ringfence ${meant}\`?` : 'see `ringfence --help`'
+  return new SandboxError('invalid-input', `unknown command \`${name}\``, { hint })
+}
 
 /** Prints an error and returns its exit code. An error of unknown type is a bug in ringfence. */
 function fail(error: unknown, json: boolean): number {

@@ -2,30 +2,41 @@ import { RingfenceClient } from '../client/client.ts'
 import { environment } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
+import { type Context, currentContext } from './contexts.ts'
 import { out } from './terminal/output.ts'
 
-/** A client for the server at `RINGFENCE_URL`; undefined if it is not set. */
+/** The server at `RINGFENCE_URL`; undefined if it is not set. */
 export function namedServer(): RingfenceClient | undefined {
+  const named = namedAddress()
+  return named && new RingfenceClient(named)
+}
+
+function namedAddress(): Context | undefined {
   const { RINGFENCE_URL, RINGFENCE_API_KEY } = environment()
   if (!RINGFENCE_URL) return undefined
   if (!RINGFENCE_API_KEY)
     throw new SandboxError('unauthenticated', 'RINGFENCE_API_KEY is not set', {
       hint: 'create a key on the server with `ringfence key create`',
     })
-  return new RingfenceClient({ url: RINGFENCE_URL, apiKey: RINGFENCE_API_KEY })
+  return { url: RINGFENCE_URL.replace(/\/+$/, ''), apiKey: RINGFENCE_API_KEY }
 }
 
-/** A client for the server at `RINGFENCE_URL`, or at the default address of `serve`. */
-export function server(): RingfenceClient {
-  const { RINGFENCE_API_KEY } = environment()
-  const named = namedServer()
+/** The server to use: `RINGFENCE_URL`, the one of `ringfence login`, or the default address of `serve`. */
+export function address(): Context {
+  const named = namedAddress()
   if (named) return named
+  const { RINGFENCE_API_KEY } = environment()
+  const stored = RINGFENCE_API_KEY ? undefined : currentContext()
+  if (stored) return stored
   if (!RINGFENCE_API_KEY)
-    throw new SandboxError('unauthenticated', 'RINGFENCE_API_KEY is not set', {
-      hint: 'create a key with `ringfence key create`; set RINGFENCE_URL if the server is not on 127.0.0.1:4200',
+    throw new SandboxError('unauthenticated', 'no server is chosen and RINGFENCE_API_KEY is not set', {
+      hint: 'store a server with `ringfence login`, or create a key with `ringfence key create` and set RINGFENCE_API_KEY',
     })
-  return new RingfenceClient({ url: 'http://127.0.0.1:4200', apiKey: RINGFENCE_API_KEY })
+  return { url: 'http://127.0.0.1:4200', apiKey: RINGFENCE_API_KEY }
 }
+
+/** A client for the server to use. */
+export const server = (): RingfenceClient => new RingfenceClient(address())
 
 /** Prints data as JSON, or as text for people. */
 export function print(json: boolean | undefined, value: unknown, text: () => string): void {

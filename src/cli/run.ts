@@ -8,7 +8,8 @@ import { visible, visibleJson } from '../model/visible.ts'
 import type { AskHost } from '../supervisor/approvals/host-questions.ts'
 import { execResultJson } from '../supervisor/exec/exec-json.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
-import { parseOptions, usage } from './options.ts'
+import { printHelp } from './help.ts'
+import { parseOptions, usage, withSeparator } from './options.ts'
 import { SANDBOX_OPTIONS, specOf } from './sandbox-options.ts'
 import { approver } from './terminal/approver.ts'
 import { askReview } from './terminal/ask.ts'
@@ -29,8 +30,9 @@ type Limits = Plan['limits']
 
 /** `ringfence run`: one command, one sandbox. */
 export async function run(args: readonly string[]): Promise<number> {
-  const { values, positionals } = parseOptions('run', args, OPTIONS)
-  const command = commandOf(values, positionals, args)
+  const { values, positionals } = parseOptions('run', withSeparator(args, OPTIONS), OPTIONS)
+  if (values.help) return printHelp('run')
+  const command = commandOf(values, positionals)
   const onProgress = (text: string): void => {
     if (!values.quiet && !values.json) err(`ringfence: ${text}\n`)
   }
@@ -45,16 +47,10 @@ export async function run(args: readonly string[]): Promise<number> {
   }
 }
 
-function commandOf(
-  values: Values,
-  positionals: readonly string[],
-  args: readonly string[],
-): string | readonly string[] {
+function commandOf(values: Values, positionals: readonly string[]): string | readonly string[] {
   if (values.command !== undefined && positionals.length > 0)
-    throw usage('run', 'use either -c or a command after `--`, not both')
+    throw usage('run', 'use either -c or a program with its arguments, not both')
   if (values.command !== undefined) return values.command
-  if (positionals.length > 0 && !args.includes('--'))
-    throw usage('run', `put the command after \`--\`: ringfence run -- ${positionals.join(' ')}`)
   if (positionals.length === 0)
     throw new SandboxError('no-command', 'no command given', {
       hint: 'ringfence run -- program, or -c "shell line"',
@@ -111,6 +107,7 @@ async function runIn(
     const reviewed = sandbox.review && (await reviewRun(sandbox.review, ringfence, values))
     if (values.json) out(`${visibleJson({ ...resultJson(sandbox, done), ...reviewed })}\n`)
     else if (!values.quiet) {
+      printStop(done, sandbox.plan.limits)
       if (process.stderr.isTTY) printViolations(done, sandbox.plan.limits)
       if (done.hint !== undefined) err(`ringfence: hint: ${visible(done.hint)}\n`)
     }
@@ -151,9 +148,13 @@ async function reviewRun(
   return { review: { ...(waits ? { id: review.id } : {}), applied: answer === 'apply', refused, changes } }
 }
 
-function printViolations({ violations, outcome }: Executed, limits: Limits): void {
+function printStop({ outcome }: Executed, limits: Limits): void {
   const hit = outcome.kind === 'stopped' ? stopText(outcome.limit, limits) : undefined
   if (hit) err(`ringfence: ${hit}\n`)
+}
+
+function printViolations({ violations, outcome }: Executed, limits: Limits): void {
+  const hit = outcome.kind === 'stopped' && stopText(outcome.limit, limits)
   const stop = outcome.kind === 'stopped' ? `limit.${outcome.limit}` : ''
   for (const { guarantee, details } of violations)
     if (!hit || guarantee !== stop) err(`ringfence: blocked: ${visible(details)} (${guarantee})\n`)

@@ -1,6 +1,6 @@
 import { resolve } from 'node:path'
 import type { Ringfence } from '../compose/compose.ts'
-import { numberOption, type parseOptions, usage } from './options.ts'
+import { durationOption, numberOption, type parseOptions, sizeOption, usage } from './options.ts'
 
 /** The options of `run` that describe a sandbox. */
 export const SANDBOX_OPTIONS = {
@@ -90,17 +90,13 @@ function environmentOf(values: SandboxValues, env: Readonly<Record<string, strin
 }
 
 function limitsOf(values: SandboxValues): Record<string, number> {
-  const seconds = (flag: 'timeout' | 'idle'): number | undefined => {
-    const value = numberOption(`--${flag}`, values[flag])
-    return value === undefined ? undefined : Math.max(value > 0 ? 1 : 0, Math.round(value * 1000))
-  }
   return defined({
     cpus: numberOption('--cpus', values.cpus),
-    memoryMb: numberOption('--memory', values.memory),
-    diskMb: numberOption('--disk', values.disk),
+    memoryMb: sizeOption('--memory', values.memory),
+    diskMb: sizeOption('--disk', values.disk),
     pids: numberOption('--pids', values.pids),
-    wallMs: seconds('timeout'),
-    idleMs: seconds('idle'),
+    wallMs: durationOption('--timeout', values.timeout),
+    idleMs: durationOption('--idle', values.idle),
     outputBytes: numberOption('--output', values.output) ?? (values.json ? CAPTURED_BYTES : undefined),
   }) as Record<string, number>
 }

@@ -1,15 +1,23 @@
-import { createReadStream, createWriteStream } from 'node:fs'
-import { constants } from 'node:os'
-import { Readable } from 'node:stream'
-import { pipeline } from 'node:stream/promises'
-import type { RemoteSandbox } from '../client/sandbox.ts'
-import type { SandboxInfo, SandboxSpec, StreamEnd } from '../client/types.ts'
-import { exitCodeOf } from '../model/command.ts'
+import type { SandboxInfo, SandboxSpec } from '../client/types.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
-import { numberOption, parseOptions, usage } from './options.ts'
+import { printHelp } from './help.ts'
+import {
+  durationOption,
+  numberOption,
+  parseOptions,
+  sizeOption,
+  unknownAction,
+  usage,
+  withSeparator,
+} from './options.ts'
 import { print, server, table } from './remote.ts'
-import { err, out } from './terminal/output.ts'
+import { copy } from './sandbox/copy.ts'
+import { attachTo, execHere, execJson } from './sandbox/exec.ts'
+import { allSandboxes, find, NAME } from './sandbox/find.ts'
+import { openPort } from './sandbox/forward.ts'
+import { followOutput, stats, wait } from './sandbox/observe.ts'
+import { shellLine, terminalIn } from './sandbox/remote-terminal.ts'
 
 const OPTIONS = {
   backend: { type: 'string' },
@@ -37,6 +45,16 @@ const OPTIONS = {
   state: { type: 'string' },
   limit: { type: 'string' },
   name: { type: 'string' },
+  label: { type: 'string', multiple: true },
+  all: { type: 'boolean', short: 'a' },
+  interactive: { type: 'boolean', short: 'i' },
+  tty: { type: 'boolean', short: 't' },
+  recursive: { type: 'boolean', short: 'r' },
+  follow: { type: 'boolean', short: 'f' },
+  'no-stream': { type: 'boolean' },
+  open: { type: 'boolean' },
+  listen: { type: 'string' },
+  user: { type: 'string', short: 'u' },
 } as const
 
 type Parsed = ReturnType<typeof parseOptions<typeof OPTIONS>>
@@ -48,8 +66,12 @@ const ACTIONS: Readonly<Record<string, Action>> = {
   ls: list,
   get: (values, [id]) => show(values, async () => (await find(id)).info),
   exec,
-  cp: copy,
-  logs,
+  shell: async (values, [id]) => terminalIn((await find(id)).id, undefined, values.cwd),
+  attach: async (_, [id, execId]) => attachTo(await find(id), execId),
+  cp: (values, paths) => copy(values.recursive === true, paths),
+  logs: async (values, [id]) => (values.follow ? followOutput(await find(id)) : logs(values, id)),
+  stats: (values, ids) => stats(ids, { json: values.json === true, once: values['no-stream'] === true }),
+  wait: async (values, [id, execId]) => wait(await find(id), execId, values.json),
   pause: (values, [id]) => show(values, async () => (await find(id)).pause()),
   resume: (values, [id]) => show(values, async () => (await find(id)).resume()),
   snapshot: (values, [id]) => other(values, async () => (await find(id)).snapshot(values.name)),
@@ -58,22 +80,19 @@ const ACTIONS: Readonly<Record<string, Action>> = {
   rm: remove,
 }
 
+/** How many words stand before the program of `sandbox exec`: the action and the id. */
+const BEFORE_PROGRAM = 2
+
 /** `ringfence sandbox …`, against a server. */
 export async function sandbox(args: readonly string[]): Promise<number> {
-  const { values, positionals } = parseOptions('sandbox', args, OPTIONS)
+  const own =
+    args.find((arg) => !arg.startsWith('-')) === 'exec' ? withSeparator(args, OPTIONS, BEFORE_PROGRAM) : args
+  const { values, positionals } = parseOptions('sandbox', own, OPTIONS)
+  if (values.help) return printHelp('sandbox')
   const [name, ...rest] = positionals
   const action = name !== undefined && Object.hasOwn(ACTIONS, name) ? ACTIONS[name] : undefined
-  if (!action)
-    throw usage(
-      'sandbox',
-      `${name === undefined ? 'missing action' : `unknown action \`${name}\``}: ${Object.keys(ACTIONS).join(', ')}`,
-    )
+  if (!action) throw unknownAction('sandbox', name, Object.keys(ACTIONS))
   return action(values, rest)
-}
-
-function find(id: string | undefined): Promise<RemoteSandbox> {
-  if (id === undefined) throw usage('sandbox', 'missing sandbox id')
-  return server().get(id)
 }
 
 async function show(values: Values, work: () => Promise<SandboxInfo>): Promise<number> {
@@ -104,16 +123,11 @@ async function create(values: Values): Promise<number> {
   return 0
 }
 
-const seconds = (flag: string, value: string | undefined): number | undefined => {
-  const given = numberOption(flag, value)
-  return given === undefined ? undefined : Math.round(given * 1000)
-}
-
 function specOf(values: Values): SandboxSpec {
   const limits = defined({
     cpus: numberOption('--cpus', values.cpus),
-    memoryMb: numberOption('--memory', values.memory),
-    diskMb: numberOption('--disk', values.disk),
+    memoryMb: sizeOption('--memory', values.memory),
+    diskMb: sizeOption('--disk', values.disk),
     pids: numberOption('--pids', values.pids),
   })
   const network = defined({ mode: values.network, allow_hosts: values['allow-host'] })
@@ -129,12 +143,19 @@ function specOf(values: Values): SandboxSpec {
     limits: Object.keys(limits).length > 0 ? limits : undefined,
     env: values.env && pairs('--env', values.env),
     secrets: values.secret,
-    metadata: values.metadata && pairs('--metadata', values.metadata),
-    timeout_ms: seconds('--timeout', values.timeout),
-    idle_ms: seconds('--idle', values.idle),
+    metadata: metadataOf(values),
+    timeout_ms: durationOption('--timeout', values.timeout),
+    idle_ms: durationOption('--idle', values.idle),
     review: values.review,
     agent_id: values['agent-id'],
   }) as SandboxSpec
+}
+
+/** Labels and the name are metadata. */
+function metadataOf(values: Values): Record<string, string> | undefined {
+  const labels = pairs('--label', [...(values.metadata ?? []), ...(values.label ?? [])])
+  const all = values.name === undefined ? labels : { ...labels, [NAME]: values.name }
+  return Object.keys(all).length > 0 ? all : undefined
 }
 
 const defined = (fields: Record<string, unknown>): Record<string, unknown> =>
@@ -166,13 +187,17 @@ function volumeOf(text: string): Record<string, string> {
 
 async function list(values: Values): Promise<number> {
   const limit = numberOption('--limit', values.limit)
-  const state = values.state as SandboxInfo['state'] | undefined
-  const page = await server().list({ ...(limit && { limit }), ...(state && { state }) })
-  print(values.json, page, () =>
+  const state = (values.state as SandboxInfo['state'] | undefined) ?? (values.all ? undefined : 'live')
+  const labels = Object.entries(pairs('--label', values.label ?? []))
+  const items = await allSandboxes(state ? { state } : {}, limit, ({ metadata }) =>
+    labels.every(([key, value]) => metadata?.[key] === value),
+  )
+  print(values.json, { items, next: null }, () =>
     table([
-      ['ID', 'STATE', 'BACKEND', 'CREATED', 'EXPIRES'],
-      ...page.items.map((one) => [
+      ['ID', 'NAME', 'STATE', 'BACKEND', 'CREATED', 'EXPIRES'],
+      ...items.map((one) => [
         one.id,
+        one.metadata?.[NAME] ?? '-',
         one.reason ? `${one.state} (${one.reason})` : one.state,
         one.backend ?? '-',
         one.created_at,
@@ -186,50 +211,21 @@ async function list(values: Values): Promise<number> {
 async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<number> {
   const command = values.command ?? (argv.length > 0 ? argv : undefined)
   if (command === undefined || (values.command !== undefined && argv.length > 0))
-    throw new SandboxError('no-command', 'no command given: use `sandbox exec ID -- argv…` or `-c "line"`')
+    throw new SandboxError('no-command', 'no command given: use `sandbox exec ID program…` or `-c "line"`')
   const target = await find(id)
-  const timeout = seconds('--timeout', values.timeout)
-  const options = { ...(values.cwd && { cwd: values.cwd }), ...(timeout && { timeout_ms: timeout }) }
-  if (values.json) {
-    const done = await target.exec(command, options)
-    out(`${visibleJson(done)}\n`)
-    sayCut(done.cut)
-    return done.outcome ? exitCodeOf(done.outcome, constants.signals) : 125
-  }
-  for await (const event of target.stream(command, options)) {
-    if (event.type === 'stdout' || event.type === 'stderr') process[event.type].write(event.data)
-    else if (event.type === 'approval')
-      err(`ringfence: waiting for approval; answer with \`ringfence approve ${visible(event.id)}\`\n`)
-    else if (event.type === 'end') {
-      sayCut(event.result.cut)
-      if (event.result.outcome) return exitCodeOf(event.result.outcome, constants.signals)
-    }
-  }
-  return 125
+  if (values.tty)
+    return terminalIn(target.id, typeof command === 'string' ? command : shellLine(command), values.cwd)
+  const timeout = durationOption('--timeout', values.timeout)
+  const options = defined({
+    cwd: values.cwd,
+    user: values.user,
+    timeout_ms: timeout || undefined,
+    env: values.env && pairs('--env', values.env),
+  })
+  return values.json ? execJson(target, command, options) : execHere(target, command, options)
 }
 
-/** Prints why the server ended the stream before the command exited. */
-function sayCut(cut: StreamEnd | undefined): void {
-  if (cut) err(`ringfence: ${visible(cut.message)}\n`)
-}
-
-/** `ID:/path` is a path in the sandbox, anything else a local path. */
-async function copy(_: Values, [from, to]: readonly string[]): Promise<number> {
-  const [inside, outside] = [from, to].map((word) => /^(sb_\w+):(\/.*)$/.exec(word ?? ''))
-  if (!from || !to || (inside === null) === (outside === null))
-    throw usage('sandbox', 'use one local path and one path in a sandbox: `sandbox cp FILE ID:/path`')
-  if (inside) {
-    const source = await (await find(inside[1])).files.readStream(inside[2] as string)
-    await pipeline(Readable.fromWeb(source as Parameters<typeof Readable.fromWeb>[0]), createWriteStream(to))
-    return 0
-  }
-  const target = await find(outside?.[1])
-  const stream = Readable.toWeb(createReadStream(from)) as unknown as ReadableStream<Uint8Array>
-  await target.files.write(outside?.[2] as string, stream)
-  return 0
-}
-
-async function logs(values: Values, [id]: readonly string[]): Promise<number> {
+async function logs(values: Values, id: string | undefined): Promise<number> {
   const { items } = await (await find(id)).logs()
   print(values.json, items, () =>
     items
@@ -246,7 +242,9 @@ async function logs(values: Values, [id]: readonly string[]): Promise<number> {
 async function port(values: Values, [id, number]: readonly string[]): Promise<number> {
   if (number === undefined || !/^\d{1,5}$/.test(number))
     throw usage('sandbox', 'missing port: `sandbox port ID PORT`')
-  const url = (await find(id)).portUrl(Number(number))
+  const target = await find(id)
+  if (values.open) return openPort(target.id, Number(number), numberOption('--listen', values.listen))
+  const url = target.portUrl(Number(number))
   print(values.json, { url }, () => `${visible(url)}\n`)
   return 0
 }

@@ -7,7 +7,7 @@ import { run } from '../host/process/run.ts'
 import { systemProgram } from '../host/system.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
-import { numberOption, parseOptions, usage } from './options.ts'
+import { numberOption, parseOptions, sizeOption, usage } from './options.ts'
 import { print, server, table } from './remote.ts'
 import { err, out } from './terminal/output.ts'
 
@@ -96,7 +96,7 @@ async function specOf(
 ): Promise<TemplateSpec> {
   const { image, template: from, start, ready } = values
   const cpus = numberOption('--cpus', values.cpus)
-  const memory = numberOption('--memory', values.memory)
+  const memory = sizeOption('--memory', values.memory)
   const isFile = image === undefined && from === undefined
   if (!isFile && (dir !== undefined || values.file !== undefined))
     throw usage('template', 'a directory and -f are for a Dockerfile; leave out --image and --template')

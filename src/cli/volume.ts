@@ -1,6 +1,6 @@
 import type { VolumeInfo } from '../client/types.ts'
 import { visible } from '../model/visible.ts'
-import { numberOption, parseOptions, usage } from './options.ts'
+import { parseOptions, sizeOption, usage } from './options.ts'
 import { print, server, table } from './remote.ts'
 
 const OPTIONS = { size: { type: 'string' }, 'read-only': { type: 'boolean' } } as const
@@ -25,7 +25,7 @@ export async function volume(args: readonly string[]): Promise<number> {
 
 async function create(values: Values, [name, ...rest]: readonly string[]): Promise<number> {
   if (name === undefined || rest.length > 0) throw usage('volume', 'use `volume create NAME [--size MB]`')
-  const size = numberOption('--size', values.size)
+  const size = sizeOption('--size', values.size)
   return show(values, await server().createVolume({ name, ...(size === undefined ? {} : { size_mb: size }) }))
 }
 

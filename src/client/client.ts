@@ -9,6 +9,7 @@ import type {
   Approval,
   Backends,
   CreatedKey,
+  CreatedWebhook,
   KeyInfo,
   NodeInfo,
   Page,
@@ -22,9 +23,11 @@ import type {
   TemplateBuild,
   TemplateInfo,
   TemplateSpec,
+  TrailProof,
   TrailRecord,
   Verification,
   VolumeInfo,
+  WebhookInfo,
 } from './types.ts'
 
 /**
@@ -67,7 +70,8 @@ export class RingfenceClient {
 
   list(
     query: {
-      readonly state?: SandboxState
+      /** `live`: all that have not ended. */
+      readonly state?: SandboxState | 'live'
       readonly agent_id?: string
       readonly cursor?: string
       readonly limit?: number
@@ -132,12 +136,31 @@ export class RingfenceClient {
       readonly event_type?: 'sandbox'
       readonly agent_id?: string
       readonly sandbox_id?: string
+      readonly exec_id?: string
       readonly since?: string
       readonly limit?: number
       readonly cursor?: string
+      readonly order?: 'asc' | 'desc'
     } = {},
   ): Promise<Page<TrailRecord>> {
     return this.#get('/v1/audit', query)
+  }
+
+  /** The canonical lines of the audit log after a record. */
+  async auditLines(after: number): Promise<string> {
+    const query = after < 0 ? {} : { after }
+    const response = await this.#transport.send({
+      method: 'GET',
+      path: '/v1/audit/lines',
+      query,
+      repeatable: true,
+    })
+    return response.text()
+  }
+
+  /** A proof that a record is in the audit log. */
+  auditProof(seq: number): Promise<TrailProof> {
+    return this.#get(`/v1/audit/proof/${seq}`)
   }
 
   verifyAudit(): Promise<Verification> {
@@ -255,6 +278,22 @@ export class RingfenceClient {
     await this.#transport.json({ method: 'DELETE', path: `/v1/templates/${encodeURIComponent(idOrName)}` })
   }
 
+  /** Sends records of the audit log to a URL; the secret that signs them is in this answer only. */
+  createWebhook(options: {
+    readonly url: string
+    readonly events?: readonly string[]
+  }): Promise<CreatedWebhook> {
+    return this.#transport.json({ method: 'POST', path: '/v1/webhooks', json: options })
+  }
+
+  webhooks(): Promise<Page<WebhookInfo>> {
+    return this.#get('/v1/webhooks')
+  }
+
+  async removeWebhook(id: string): Promise<void> {
+    await this.#transport.json({ method: 'DELETE', path: `/v1/webhooks/${encodeURIComponent(id)}` })
+  }
+
   backends(): Promise<Backends> {
     return this.#get('/v1/backends')
   }
@@ -275,6 +314,11 @@ export class RingfenceClient {
 
   async revokeKey(id: string): Promise<void> {
     await this.#transport.json({ method: 'DELETE', path: `/v1/keys/${encodeURIComponent(id)}` })
+  }
+
+  /** An address for Codex's `CODEX_EXEC_SERVER_URL`; it stands for this key. */
+  execServer(): Promise<{ readonly path: string; readonly expires_at: string }> {
+    return this.#transport.json({ method: 'POST', path: '/v1/exec-server' })
   }
 
   reload(): Promise<PolicyHash> {

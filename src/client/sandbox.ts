@@ -10,12 +10,14 @@ import type {
   ExecEvent,
   ExecOptions,
   ExecResult,
+  ExecView,
   FileChange,
   FileInfo,
   NetworkChange,
   Page,
   Problem,
   SandboxInfo,
+  SandboxMetrics,
   SnapshotInfo,
   TrailRecord,
 } from './types.ts'
@@ -80,12 +82,24 @@ export class RemoteSandbox {
     return this.#transport.json({ method: 'GET', path: this.#path(`/execs/${execId}`), repeatable: true })
   }
 
-  async write(execId: string, data: string, eof = false): Promise<void> {
+  /** Writes to the standard input of a command that was started with `stdin_open`. */
+  async write(execId: string, data: string | Uint8Array, eof = false): Promise<void> {
+    const given = typeof data === 'string' ? { data } : { data_base64: base64Of(data) }
     await this.#transport.json({
       method: 'POST',
       path: this.#path('/stdin'),
-      json: { exec_id: execId, data, eof },
+      json: { exec_id: execId, ...given, eof },
     })
+  }
+
+  /** The commands that run or ran, newest first. */
+  execs(): Promise<Page<ExecView>> {
+    return this.#transport.json({ method: 'GET', path: this.#path('/execs'), repeatable: true })
+  }
+
+  /** What the sandbox is doing and using now. */
+  metrics(): Promise<SandboxMetrics> {
+    return this.#transport.json({ method: 'GET', path: this.#path('/metrics'), repeatable: true })
   }
 
   async signal(execId: string, signal = 'SIGTERM'): Promise<void> {
@@ -235,6 +249,12 @@ function eventOf({ event, data }: Incoming): ExecEvent {
     default:
       throw fromProblem(value as Partial<Problem>)
   }
+}
+
+function base64Of(bytes: Uint8Array): string {
+  let text = ''
+  for (const byte of bytes) text += String.fromCharCode(byte)
+  return btoa(text)
 }
 
 function bytesOf(base64: string): Uint8Array {

@@ -98,11 +98,18 @@ function pauseMs(answer: Response | Error, attempt: number): number {
 
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
-const unreachable = (url: string, cause: Error): SandboxError =>
-  new SandboxError('unreachable', `the server at ${url} does not answer`, {
+function unreachable(url: string, cause: Error): SandboxError {
+  const { code = '' } = (cause.cause ?? {}) as { readonly code?: string }
+  if (/CERT|TLS|SIGNATURE/.test(code))
+    return new SandboxError('unreachable', `the certificate of ${url} is not trusted (${code})`, {
+      hint: "for a certificate of your own authority, set NODE_EXTRA_CA_CERTS to the file with the authority's certificate",
+      cause,
+    })
+  return new SandboxError('unreachable', `the server at ${url} does not answer${code ? ` (${code})` : ''}`, {
     hint: 'is it running? see `ringfence serve` and RINGFENCE_URL',
     cause,
   })
+}
 
 /** The server's refusal as the error that it was there. */
 async function errorOf(response: Response): Promise<SandboxError> {

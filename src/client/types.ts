@@ -7,7 +7,7 @@ import type { Infer } from '../model/shape.ts'
 
 export type { Approval } from '../model/api/approvals.ts'
 export type { SignedHead, TrailHead, TrailProof, TrailRecord, Verification } from '../model/api/audit.ts'
-export type { ExecEnd, ExecResult } from '../model/api/execs.ts'
+export type { ExecEnd, ExecResult, ExecView } from '../model/api/execs.ts'
 export type { Page } from '../model/api/fields.ts'
 export type { FileChange, FileInfo } from '../model/api/files.ts'
 export type { Backends, BackendView } from '../model/api/host.ts'
@@ -27,12 +27,14 @@ export type {
   HostVerdict,
   NetworkChange,
   SandboxInfo,
+  SandboxMetrics,
   SandboxState,
   SnapshotInfo,
   TemplateBuild,
   TemplateInfo,
 } from '../model/api/sandboxes.ts'
 export type { VolumeInfo } from '../model/api/volumes.ts'
+export type { CreatedWebhook, WebhookInfo } from '../model/api/webhooks.ts'
 export type { StreamEnd, StreamEndReason } from '../model/stream-end.ts'
 
 /** What a client asks for when it creates a sandbox. */

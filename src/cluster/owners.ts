@@ -4,7 +4,12 @@ import type { Store } from '../store/sql.ts'
 import { isEnded } from '../supervisor/lifecycle.ts'
 
 /** Which node something belongs to. */
-export type Owner = { readonly node: string; readonly isEnded: boolean }
+export type Owner = {
+  readonly node: string
+  readonly isEnded: boolean
+  /** Why it has ended. */
+  readonly reason?: string | null
+}
 
 const MOST = 50_000
 
@@ -22,7 +27,7 @@ export class Owners {
     if (known !== undefined) return { node: known, isEnded: false }
     const row = await findSandbox(this.#store, id)
     if (!row) return undefined
-    const owner = { node: row.instance, isEnded: isEnded(row.state) }
+    const owner = { node: row.instance, isEnded: isEnded(row.state), reason: row.reason }
     if (!owner.isEnded) this.#remember(id, owner.node)
     return owner
   }

@@ -119,7 +119,13 @@ async function imageParts(options: RegistryOptions, { stateDir, ready }: Registr
 function lazyDocker(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
   const sockets = engineSockets(parts.env)
   return lazy(
-    { name: 'docker', level: 'container', emulated: false, mountsVolumes: true, ...imageFace(options) },
+    {
+      ...({ name: 'docker', level: 'container', emulated: false, mountsVolumes: true } as const),
+      ...imageFace(options),
+      get writableRoots() {
+        return parts.runtime() !== 'runsc'
+      },
+    },
     () => hostFingerprint([...sockets, agentPath()]),
     async () => {
       const { docker } = await import('../backends/docker/backend.ts')
@@ -157,6 +163,7 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
   const face = {
     name: 'microvm',
     level: 'microvm',
+    writableRoots: true,
     ...imageFace(options),
     get emulated() {
       return emulated()

@@ -2,6 +2,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { homedir, tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
+import type { AnthropicSdk } from '../adapters/anthropic/environment-client.ts'
 import { pathsOf as trailPaths } from '../audit/files.ts'
 import { openTrail } from '../audit/trail.ts'
 import type { SandboxRegistry } from '../backends/registry.ts'
@@ -111,6 +112,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const home = env.HOME ?? homedir()
   const cwd = options.cwd ?? process.cwd()
   let now = inForce(await configFor(options, env), home)
+  await assertToolRules(now.config)
   const observe = (path: string): Observed =>
     hostPath(path, (name) => now.policy.blocked.includes(name.toLowerCase()))
   const vault = new Vault(env)
@@ -145,6 +147,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     const next = inForce(await configFor(options, env), home)
     // Compiling the rules checks their examples.
     await next.judge({ line: 'true' }, { workspace: '/', cwd: '/' })
+    await assertToolRules(next.config)
     const secrets = vault.take(vault.read(next.config.secret ?? []))
     now = next
     return { config: next.config, secrets }
@@ -172,6 +175,13 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   }
 }
 
+/** Compiles the rules of `[[mcp]]`, which checks their examples: an invalid configuration never starts. */
+async function assertToolRules({ mcp }: Config): Promise<void> {
+  if (!mcp) return
+  const { compileToolRules } = await import('../policy/mcp/tool-rules.ts')
+  for (const server of mcp) compileToolRules(server)
+}
+
 /**
  * The restrictions of a key's tenant; none for the operator. SECURITY: a call without a requester is a bug and is
  * rejected.
@@ -183,13 +193,30 @@ function grantsOf(config: Config, requester: Requester | undefined, home: string
 }
 
 function inForce(config: Config, home: string): InForce {
-  const { policy, commands, router, network, backends, secret, tenant } = config
-  const text = JSON.stringify({ policy, commands, router, network, backends, secret, tenant })
+  const { policy, commands, router, network, backends, secret, tenant, mcp } = config
+  const text = JSON.stringify({ policy, commands, router, network, backends, secret, tenant, mcp })
   return {
     config,
     policy: sandboxPolicyOf(config, home),
     judge: judgeWith(config, home),
     hash: createHash('sha256').update(text).digest('hex').slice(0, 16),
+  }
+}
+
+/** Anthropic's own package, where the caller has installed it. */
+export async function anthropicSdk(): Promise<AnthropicSdk> {
+  try {
+    // @ts-expect-error: an optional dependency of the caller
+    return (await import('@anthropic-ai/sdk')) as AnthropicSdk
+  } catch (cause) {
+    throw new SandboxError(
+      'unsupported',
+      'the package `@anthropic-ai/sdk` is not installed beside ringfence',
+      {
+        cause,
+        hint: 'npm install @anthropic-ai/sdk (with -g if ringfence is installed globally)',
+      },
+    )
   }
 }
 

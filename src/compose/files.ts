@@ -5,9 +5,12 @@ import { readText } from '../host/system.ts'
 
 /** Files that are shipped with the package. */
 
-/** The package's root directory, found from the source tree and from `dist`. */
+/** The guest agent: compiled on this machine, or the one for this processor that the package brings. */
 export function agentPath(): string {
-  return join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
+  const compiled = packageFile('dist', 'guest', 'ringfence-agent')
+  if (existsSync(compiled)) return compiled
+  const shipped = packageFile('dist', 'guest', `ringfence-agent-linux-${process.arch}`)
+  return existsSync(shipped) ? shipped : compiled
 }
 
 /** The text of a shipped file that is used inside sandboxes; some are built. */
@@ -19,6 +22,7 @@ export const guestFile = (...names: readonly string[]): string =>
 /** A path inside the package. */
 export const packageFile = (...names: readonly string[]): string => join(packageRoot(), ...names)
 
+/** Found from the source tree and from `dist`. */
 function packageRoot(): string {
   let dir = dirname(fileURLToPath(import.meta.url))
   while (!existsSync(join(dir, 'package.json')) && dir !== dirname(dir)) dir = dirname(dir)

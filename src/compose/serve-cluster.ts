@@ -188,6 +188,9 @@ export const fleetOf = ({ node, reservations }: Membership): Fleet => ({
   },
 })
 
+/** How long a node that was fenced takes to end its sandboxes; the rest ends with its process. */
+const ABANDON_MS = 5000
+
 /** Connects the services with the cluster: what happens to sandboxes when a lease ends, here or elsewhere. */
 export function enlist(
   { node, owners, peers, listener }: Membership,
@@ -203,7 +206,10 @@ export function enlist(
       peers.keepOnly(nodes)
       listener.keepOnly(nodes)
     },
-    fence: () => void supervisor.abandon().finally(onFenced),
+    fence: () => {
+      const late = new Promise((resolve) => setTimeout(resolve, ABANDON_MS).unref())
+      void Promise.race([supervisor.abandon(), late]).finally(onFenced)
+    },
     async settle(lost) {
       owners.forgetNode(lost.id)
       const count = await settleLostNode({ store, trail: parts.record }, lost)

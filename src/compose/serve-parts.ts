@@ -25,6 +25,7 @@ import { Approvals } from '../supervisor/approvals/approvals.ts'
 import { type Gate, GUEST_HOME } from '../supervisor/gate.ts'
 import { Images } from '../supervisor/images/images.ts'
 import type { beginInstance } from '../supervisor/instance.ts'
+import type { McpGateway } from '../supervisor/mcp/gateway.ts'
 import { PolicyService } from '../supervisor/policy-service.ts'
 import { openWithPrivateDirectories, type PrivateDirectories } from '../supervisor/private-directories.ts'
 import { assertFreeSpace, readinessProblems } from '../supervisor/readiness.ts'
@@ -81,6 +82,7 @@ export type Grown = {
   readonly images: Images
   /** Present if this server is one of several. */
   readonly membership: Membership | undefined
+  readonly gateway: McpGateway
 }
 
 /** How often requests wake one sandbox. */
@@ -126,10 +128,11 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
   const supervisor = supervisorOf(grown, { approvals, metrics, server })
   const volumeFiles = new VolumeFiles({ volumes: grown.volumes, open: opening(grown, approvals), newId })
   grown.volumes.live = () => supervisor.all
-  trail.ownerOf = (sandboxId) => supervisor.tenantOfLive(sandboxId) ?? volumeFiles.tenantOf(sandboxId)
+  trail.ownerOf = (sandboxId) =>
+    supervisor.tenantOfLive(sandboxId) ?? volumeFiles.tenantOf(sandboxId) ?? grown.gateway.tenantOf(sandboxId)
   const keys = new Keys(store, newId)
   const sessions = new Sessions(store, keys)
-  const reload = reloading(ringfence, live)
+  const reload = reloading(grown, live)
   const parts: ServerParts = {
     supervisor,
     keys,
@@ -383,10 +386,11 @@ function sandboxesOf({ server = {}, tenant: tenants }: Config, tenant: string): 
 const SANDBOXES = 1000
 
 const reloading =
-  (ringfence: Ringfence, live: Live): ServerParts['reload'] =>
+  ({ ringfence, gateway }: Grown, live: Live): ServerParts['reload'] =>
   async () => {
     const { config, secrets } = await ringfence.reload()
     live.config = config
+    await gateway.reload()
     for (const name of secrets) await ringfence.trail.append({ event: 'Secret', name, state: 'replaced' })
     await ringfence.trail.append({
       event: 'PolicyDecision',

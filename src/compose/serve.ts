@@ -28,6 +28,8 @@ import {
   type Ringfence,
   stateDirectory,
 } from './compose.ts'
+import { type ExecServerMount, execServerMount } from './exec-server-mount.ts'
+import { gatewayOf } from './mcp-gateway.ts'
 import { clusterListening, enlist, joinCluster, type Membership, sharedArchives } from './serve-cluster.ts'
 import {
   e2bParts,
@@ -145,6 +147,8 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     node: membership?.node.id,
   })
   const images = imagesOf(ringfence, join(stateDir, 'image-trees'))
+  const gateway = gatewayOf(ringfence, options.version ?? '0.1.0')
+  closing.push(() => gateway.close())
   return {
     ringfence,
     store,
@@ -157,6 +161,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     templates,
     volumes,
     images,
+    gateway,
     membership,
   }
 }
@@ -180,7 +185,9 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const { membership } = grown
   if (membership) enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
   const cluster = membership && clusterListening(membership, parts, store)
-  const listening = await listen(parts, { ...listenOptions(options, grown, e2b), cluster })
+  const codex = execServerMount()
+  closing.push(() => codex.close())
+  const listening = await listen(parts, { ...listenOptions(options, grown, e2b, codex), cluster })
   closing.push(() => listening.close())
   retention.start()
   watch.start()
@@ -258,8 +265,9 @@ async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
 
 function listenOptions(
   options: ServeOptions,
-  { ringfence, membership }: Grown,
+  { ringfence, gateway, membership }: Grown,
   e2b: E2bParts,
+  codex: ExecServerMount,
 ): ListenOptions {
   const { server = {} } = ringfence.config
   const sessionPrefix = membership && `${membership.node.id}.`
@@ -272,12 +280,13 @@ function listenOptions(
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
     mounts: [
-      mcpMount(options.version ?? '0.1.0', { sessionPrefix }),
+      mcpMount(options.version ?? '0.1.0', { gateway, sessionPrefix }),
+      codex.mount,
       e2bMount(e2b),
       consoleMount(packageFile('dist', 'web')),
       ...(options.mounts ?? []),
     ],
-    upgrades: [e2bUpgrades(e2b), ...(options.upgrades ?? [])],
+    upgrades: [codex.upgrade, e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
 }
 

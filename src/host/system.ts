@@ -146,8 +146,7 @@ export function rootOf(parent: number): string | undefined {
 }
 
 /** Bytes in use on the file system that is the root of a sandbox. */
-export function diskUsageOf(parent: number): number | undefined {
-  const root = rootOf(parent)
+export function diskUsageOf(root: string | undefined): number | undefined {
   if (root === undefined) return undefined
   try {
     const { blocks, bfree, bsize } = statfsSync(root)

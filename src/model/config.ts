@@ -1,5 +1,6 @@
 import { ACTIONS } from './decision.ts'
 import { GUARANTEE_NAMES } from './guarantee.ts'
+import { mcpServersShape } from './mcp-config.ts'
 import {
   boolean,
   type Infer,
@@ -212,6 +213,8 @@ export const configShape = object({
   /** Hosts that a person approved for good: sandboxes that ask about unlisted hosts do not ask about these. */
   approved_host: optional(list(approvedHostShape, 4096)),
   secret: optional(list(secretShape, 256)),
+  /** MCP servers of others whose tools clients use through Ringfence. */
+  mcp: optional(mcpServersShape),
   tenant: optional(tenantsShape),
   sandbox: optional(
     object({

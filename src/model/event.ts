@@ -8,6 +8,7 @@ export const EVENT_NAMES = [
   'Approval',
   'Review',
   'SkillRun',
+  'McpCall',
   'Secret',
   'Volume',
   'Node',

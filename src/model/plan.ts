@@ -55,6 +55,8 @@ export type WritableRoot = {
   /** The file with the disk; its size is the limit of what can be written. */
   readonly disk: PathFact
   readonly ids: IdRanges
+  /** The unpacked image that it is made of, the topmost layer first; absent: the programs of the host or of the backend. */
+  readonly image?: readonly PathFact[] | undefined
 }
 
 /** Names that cannot be changed or created inside writable mounts (policy/paths/protect.ts). */

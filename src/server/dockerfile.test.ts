@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { parseDockerfile } from './dockerfile.ts'
 
-const steps = (text: string) => parseDockerfile(`FROM debian:12\n${text}`).steps.slice(2, -2)
+const steps = (text: string) => parseDockerfile(`FROM debian:12\n${text}`).steps
 
 describe('a Dockerfile', () => {
   test('becomes the steps of a build', () => {
@@ -28,8 +28,6 @@ describe('a Dockerfile', () => {
     expect(image).toBe('debian:12')
     expect(startCommand).toBe("run 'it now' --fast")
     expect(all).toEqual([
-      { type: 'USER', args: ['root'] },
-      { type: 'WORKDIR', args: ['/'] },
       { type: 'ENV', args: ['A', '1'] },
       { type: 'ENV', args: ['B', 'two words'] },
       { type: 'RUN', args: ['apt-get update &&      apt-get install -y curl'] },
@@ -40,8 +38,11 @@ describe('a Dockerfile', () => {
     ])
   })
 
-  test('without a user and a directory ends as other sandboxes begin', () => {
-    expect(parseDockerfile('FROM x').steps.slice(-2)).toEqual([
+  test('keeps the user and the directory of its image; on the server’s own programs it ends as other sandboxes begin', () => {
+    expect(parseDockerfile('FROM x').steps).toEqual([])
+    expect(parseDockerfile('FROM e2bdev/base').steps).toEqual([
+      { type: 'USER', args: ['root'] },
+      { type: 'WORKDIR', args: ['/'] },
       { type: 'USER', args: ['user'] },
       { type: 'WORKDIR', args: ['/home/user'] },
     ])

@@ -59,13 +59,28 @@ function wordsOf(text: string): readonly string[] {
   )
 }
 
+/** E2B's own images stand for this server's programs. */
+const PLAIN_IMAGES = /^(docker\.io\/)?e2bdev\/(base|code-interpreter)(:[\w.-]+)?$/
+
+/** Whether an image stands for this server's programs. */
+export const isPlainImage = (name: string): boolean => PLAIN_IMAGES.test(name)
+
+/** These programs have no configuration of an image: steps run as root, and the template is for `user`. */
+function asBaseImage(steps: readonly DockerStep[]): readonly DockerStep[] {
+  const names = (type: string): boolean => steps.some((step) => step.type === type)
+  return [
+    { type: 'USER', args: ['root'] },
+    { type: 'WORKDIR', args: ['/'] },
+    ...steps,
+    ...(names('USER') ? [] : [{ type: 'USER', args: ['user'] }]),
+    ...(names('WORKDIR') ? [] : [{ type: 'WORKDIR', args: ['/home/user'] }]),
+  ]
+}
+
 /** Reads one Dockerfile. */
 class Reader {
   readonly #values: Record<string, string> = {}
-  readonly #steps: DockerStep[] = [
-    { type: 'USER', args: ['root'] },
-    { type: 'WORKDIR', args: ['/'] },
-  ]
+  readonly #steps: DockerStep[] = []
   #image: string | undefined
   #command: string | undefined
   #entrypoint: string | undefined
@@ -73,16 +88,9 @@ class Reader {
   read(text: string): Dockerfile {
     for (const line of linesOf(text)) this.#line(line)
     if (this.#image === undefined) throw refused('', 'it has no FROM')
-    this.#orDefault('USER', 'user')
-    this.#orDefault('WORKDIR', '/home/user')
+    const steps = isPlainImage(this.#image) ? asBaseImage(this.#steps) : this.#steps
     const started = [this.#entrypoint, this.#command].filter((one) => one !== undefined).join(' ')
-    return { image: this.#image, steps: this.#steps, startCommand: started || undefined }
-  }
-
-  /** The first one of each kind is ours. */
-  #orDefault(type: string, value: string): void {
-    const own = this.#steps.filter((step) => step.type === type)
-    if (own.length === 1) this.#steps.push({ type, args: [value] })
+    return { image: this.#image, steps, startCommand: started || undefined }
   }
 
   #line(line: string): void {

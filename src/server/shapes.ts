@@ -94,6 +94,7 @@ export function execRequestOf(body: ExecBody): ExecRequest {
     stdin: stdinOf(body),
     timeoutMs: body.timeout_ms,
     background: body.background,
+    usesDefaults: true,
   }
 }
 
@@ -242,7 +243,7 @@ const flag = (): Shape<boolean> => ({
 
 /** The query that lists sandboxes. */
 export const listQuery = object({
-  state: optional(oneOf(...SHOWN_STATES)),
+  state: optional(oneOf(...SHOWN_STATES, 'live')),
   agent_id: optional(text({ max: 256 })),
   cursor: optional(text({ max: 256 })),
   limit: optional(count(200)),

@@ -183,8 +183,26 @@ const portTaker: UpgradeTaker = async (upgrade) => {
   const [, id, port] = /^\/v1\/sandboxes\/([^/]+)\/ports\/([^/]+)(?:\/|$)/.exec(url.pathname) ?? []
   if (id === undefined) return false
   const principal = await authenticate(id)
-  await joinPort(upgrade, await parts.supervisor.use(principal, id), portOf(port))
+  const entry = await parts.supervisor.use(principal, id)
+  if (upgrade.request.headers.upgrade?.toLowerCase() === 'tcp') await joinTcp(upgrade, entry, portOf(port))
+  else await joinPort(upgrade, entry, portOf(port))
   return true
+}
+
+/** `Upgrade: tcp`: a plain connection to a port, for programs that do not speak HTTP. */
+async function joinTcp(upgrade: Upgrade, entry: LiveSandbox, port: number): Promise<void> {
+  const { socket, head } = upgrade
+  const inside = await entry
+    .ready()
+    .connect(port)
+    .catch((cause: unknown) => {
+      throw new SandboxError('not-found', `no program answers on port ${port} in this sandbox`, { cause })
+    })
+  inside.once('close', entry.begin())
+  socket.once('close', () => inside.destroy())
+  socket.write('HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: tcp\r\n\r\n')
+  pass(upgrade, entry, inside, Buffer.alloc(0))
+  if (head.length > 0) inside.write(head)
 }
 
 /**

@@ -1,6 +1,7 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
 import { createServer, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import type { Duplex } from 'node:stream'
 import { type WebSocket, WebSocketServer } from 'ws'
 import { checkHost, checkOrigin } from './guard.ts'
 
@@ -27,13 +28,13 @@ export async function listenOnLoopback(
   secret: string,
   handler: TextHandler,
 ): Promise<WebSocketListener> {
-  const sockets = new WebSocketServer({ noServer: true, maxPayload: MAX_MESSAGE })
+  const sockets = textSockets()
   const server = createServer((_, response) => response.writeHead(426).end('WebSocket only\n'))
   server.on('upgrade', (request, socket, head) => {
     socket.on('error', () => socket.destroy())
     if (!isAccepted(request, secret))
       return socket.end('HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n')
-    sockets.handleUpgrade(request, socket, head, (accepted) => serve(accepted, handler))
+    sockets.accept(request, socket, head, handler)
   })
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject)
@@ -42,8 +43,26 @@ export async function listenOnLoopback(
   return {
     port: (server.address() as AddressInfo).port,
     async close() {
-      for (const socket of sockets.clients) socket.terminate()
+      sockets.close()
       await new Promise((resolve) => server.close(resolve))
+    },
+  }
+}
+
+/** Turns upgrade requests into connections of text messages; the caller has authenticated them. */
+export type TextSockets = {
+  readonly accept: (request: IncomingMessage, socket: Duplex, head: Buffer, handler: TextHandler) => void
+  readonly close: () => void
+}
+
+/** Accepts WebSockets for text messages. */
+export function textSockets(): TextSockets {
+  const sockets = new WebSocketServer({ noServer: true, maxPayload: MAX_MESSAGE })
+  return {
+    accept: (request, socket, head, handler) =>
+      sockets.handleUpgrade(request, socket, head, (accepted) => serve(accepted, handler)),
+    close: () => {
+      for (const socket of sockets.clients) socket.terminate()
     },
   }
 }

@@ -134,6 +134,9 @@ export type Made = {
   readonly isOwn?: boolean
 }
 
+/** A proxy without a sandbox. */
+export type OpenEgress = { readonly egress: Egress; readonly facts: PreparedEgress['facts'] }
+
 /** What a sandbox is created with, beside its plan. */
 type SandboxContext = {
   readonly id?: string
@@ -304,6 +307,24 @@ export class Gate {
     }
   }
 
+  /**
+   * Opens only the proxy of a spec, for connections that this process makes itself; the policy checks the spec as it does
+   * for a sandbox, and every connection is recorded under the id.
+   */
+  async openEgress(input: unknown, id: string, requester?: Requester): Promise<OpenEgress> {
+    const spec: Spec = parseSpec(input)
+    const grants = await this.#recorded(spec, async () => this.#permitted(spec, requester))
+    const prepared = await this.#parts.egress?.(spec, this.#policyFor(grants).allowPrivate)
+    if (!prepared) throw new SandboxError('unsupported', 'this process has no egress proxy')
+    try {
+      const plan = await this.#recorded(spec, async () => this.plan(spec, { egress: prepared, requester }))
+      return { egress: prepared.start(plan, id), facts: prepared.facts }
+    } catch (error) {
+      await prepared.close()
+      throw error
+    }
+  }
+
   /** Authorizes and records a command that the caller starts itself. */
   admit(command: AskedCommand, plan: Plan, backend: Backend): Promise<Decision> {
     return this.#sandbox(plan, backend, undefined).admit(command)
@@ -397,6 +418,7 @@ const mayHaveRoot = ({ plan, backend }: Admitted, root: RootPreparation | undefi
   root?.unavailable() === undefined &&
   root !== undefined &&
   backend.writableRoots === true &&
+  plan.image === undefined &&
   plan.mounts.every(({ target, mode, stored }) => mode === 'ro' || stored || plan.own.includes(target))
 
 function ownFacts(spec: Spec, own: readonly string[], observe: (path: string) => Observed): Facts['own'] {

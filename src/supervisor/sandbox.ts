@@ -105,6 +105,7 @@ export class Sandbox implements AsyncDisposable {
   #state: 'ready' | 'destroyed' = 'ready'
   #allowHosts: readonly string[] | undefined
   readonly #approvedHosts: string[] = []
+  #commandDefaults: CommandDefaults = {}
 
   constructor(parts: SandboxParts) {
     this.#parts = parts
@@ -259,6 +260,15 @@ export class Sandbox implements AsyncDisposable {
     await this.#record.state('ready')
   }
 
+  get commandDefaults(): CommandDefaults {
+    return this.#commandDefaults
+  }
+
+  set commandDefaults({ cwd, user }: CommandDefaults) {
+    // Without a root of its own the sandbox has neither the directory nor the user.
+    this.#commandDefaults = this.plan.root ? { cwd, user } : {}
+  }
+
   /** Freezes the commands during the work, so that it reads a consistent state. */
   still<T>(work: () => Promise<T>): Promise<T> {
     const inside = this.#inside()
@@ -409,6 +419,9 @@ export class Sandbox implements AsyncDisposable {
     if (this.#state !== 'ready') throw new SandboxError('wrong-state', `sandbox ${this.id} is ${this.#state}`)
   }
 }
+
+/** Where commands start that name no directory, and as whom: what the template of the sandbox says. */
+export type CommandDefaults = { readonly cwd?: string | undefined; readonly user?: string | undefined }
 
 /** Without a root user there is one user, whatever its name is. */
 function assertUser(plan: Plan, user: string | undefined): void {

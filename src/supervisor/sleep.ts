@@ -27,6 +27,9 @@ const specOf = ({ spec }: Pick<SandboxRow, 'spec'>): Spec => JSON.parse(spec) as
 const keepsFiles = ({ private: own, root, review, mounts }: Spec): boolean =>
   (Boolean(own?.length) || root === 'writable') && !review && !mounts?.length
 
+/** PLATFORM: without a disk of its own, a virtual machine has copies of the directories, which end with it. */
+const hasCopies = ({ backend, plan }: OpenSandbox): boolean => backend === 'microvm' && !plan.root
+
 /** The spec with the hosts that the sandbox reaches now; an empty list was closed on purpose. */
 const withHosts = (spec: Spec, live: OpenSandbox): Spec =>
   live.plan.network.mode === 'fetch'
@@ -60,8 +63,7 @@ export class SleepService {
   /** Ends the processes and keeps the files. */
   async #suspend(entry: LiveSandbox, live: OpenSandbox): Promise<void> {
     const spec = specOf(entry.row)
-    // PLATFORM: a virtual machine has copies of the directories on a disk of its own.
-    if (!this.#parts.files || !keepsFiles(spec) || live.backend === 'microvm')
+    if (!this.#parts.files || !keepsFiles(spec) || hasCopies(live))
       throw cannot(live, 'keep only the files of this sandbox')
     entry.move('paused')
     entry.hold()
@@ -77,7 +79,7 @@ export class SleepService {
     const live = entry.sandbox
     if (entry.state !== 'paused') return false
     if (!live) return true
-    if (!this.#parts.files || !keepsFiles(specOf(entry.row)) || live.backend === 'microvm') return false
+    if (!this.#parts.files || !keepsFiles(specOf(entry.row)) || hasCopies(live)) return false
     entry.sandbox = undefined
     await live.suspend()
     await this.#parts.save(entry, { expiresAt: Date.now() + this.#parts.keepMs() })
@@ -119,7 +121,9 @@ export class SleepService {
 
   /** Whether a record of an earlier run is a sandbox whose files are still here. */
   isSuspended(row: SandboxRow): boolean {
-    return row.state === 'paused' && keepsFiles(specOf(row)) && (this.#parts.files?.has(row.id) ?? false)
+    const spec = specOf(row)
+    const hasFiles = row.backend !== 'microvm' || spec.root !== undefined
+    return row.state === 'paused' && hasFiles && keepsFiles(spec) && (this.#parts.files?.has(row.id) ?? false)
   }
 
   /** A paused sandbox of an earlier run. */

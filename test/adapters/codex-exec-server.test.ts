@@ -4,10 +4,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { WebSocket } from 'ws'
 import { packageRoot } from '../conformance/world.ts'
 import { clientModel, type ToolCall } from './client-model.ts'
 import { areInstalled, codexProgram } from './coding-agents.ts'
+import { ExecServerClient as Client } from './exec-server-client.ts'
 
 /** An unmodified Codex whose commands and files are in a sandbox of `ringfence exec-server`. */
 
@@ -85,57 +85,6 @@ describe.runIf(areInstalled)('Codex', () => {
     expect(existsSync(join(workspace, '.git', 'hooks', 'pre-commit'))).toBe(false)
   }, 120_000)
 })
-
-type Message = {
-  readonly id?: number
-  readonly method?: string
-  readonly result?: Readonly<Record<string, unknown>>
-  readonly error?: { readonly code: number; readonly message: string }
-  readonly params?: Readonly<Record<string, unknown>>
-}
-
-/** The protocol as written down, without Codex. */
-class Client {
-  readonly seen: Message[] = []
-  readonly #socket: WebSocket
-  #next = 1
-  readonly #waiting = new Map<number, (message: Message) => void>()
-
-  constructor(socket: WebSocket) {
-    this.#socket = socket
-    socket.on('message', (data) => {
-      const message = JSON.parse(String(data)) as Message
-      if (message.id === undefined) this.seen.push(message)
-      else this.#waiting.get(message.id)?.(message)
-    })
-  }
-
-  static async open(at: string, options = {}): Promise<Client> {
-    const socket = new WebSocket(at, options)
-    await new Promise<void>((resolve, reject) => {
-      socket.once('open', () => resolve())
-      socket.once('error', reject)
-    })
-    return new Client(socket)
-  }
-
-  ask(method: string, params: object = {}): Promise<Message> {
-    const id = this.#next++
-    const answered = new Promise<Message>((resolve) => this.#waiting.set(id, resolve))
-    this.#socket.send(JSON.stringify({ id, method, params }))
-    return answered
-  }
-
-  async result(method: string, params: object = {}): Promise<Readonly<Record<string, unknown>>> {
-    const { result, error } = await this.ask(method, params)
-    if (!result) throw new Error(JSON.stringify(error))
-    return result
-  }
-
-  close(): void {
-    this.#socket.close()
-  }
-}
 
 const uri = (path: string): string => `file://${path}`
 const start = (processId: string, script: string, more: object = {}) => ({

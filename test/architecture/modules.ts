@@ -73,8 +73,10 @@ const MODULES: readonly Module[] = [
   {
     name: 'supervisor',
     holds:
-      'the lifecycle of sandboxes: the gate that checks every start, provisioning, commands, deadlines, quotas, pools, keys, approvals, snapshots, metrics',
+      'the lifecycle of sandboxes: the gate that checks every start, provisioning, commands, deadlines, quotas, pools, keys, approvals, snapshots, metrics, the MCP gateway',
     imports: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval', 'skills', 'audit', 'store'],
+    // Talks to the MCP servers behind the gateway.
+    packages: ['@modelcontextprotocol/client'],
   },
   {
     name: 'cluster',
@@ -106,8 +108,8 @@ const ENTRY_MODULES: readonly Module[] = [
     name: 'compose',
     holds: 'the composition root: the only code that reads the environment and connects all modules',
     imports: INNER,
-    // E2B's own package, where the caller has installed it.
-    packages: ['e2b'],
+    // E2B's and Anthropic's own packages, where the caller has installed them.
+    packages: ['e2b', '@anthropic-ai/sdk'],
   },
   {
     // Separate from `compose`, so that only `ringfence serve` loads the server.
@@ -141,6 +143,8 @@ const ENTRY_MODULES: readonly Module[] = [
     name: 'cli',
     holds: 'the command line, one file per command',
     imports: [...INNER, 'compose', 'agents.ts', 'compose/serve.ts'],
+    // Terminals of sandboxes on a server.
+    packages: ['ws'],
   },
 ]
 

@@ -294,7 +294,7 @@ describe('the guard', () => {
       '.jj',
       '.hg',
     ]
-    const root = freshWorkspace({ workspace } as Parameters<typeof freshWorkspace>[0])
+    const root = freshWorkspace({ workspace, outside: [] })
     writeFileSync(
       join(root, 'make.sh'),
       names
@@ -317,7 +317,7 @@ describe('the guard', () => {
   })
 
   test('follows git’s pointers: a linked repository, a worktree, a granted .git', async () => {
-    const root = freshWorkspace({ workspace } as Parameters<typeof freshWorkspace>[0])
+    const root = freshWorkspace({ workspace, outside: [] })
     renameSync(join(root, '.git'), join(root, 'repository'))
     symlinkSync('repository', join(root, '.git'))
     const tree = join(root, 'tree')
@@ -346,7 +346,7 @@ describe('the guard', () => {
   })
 
   test('many threads creating at once lose nothing', async () => {
-    const root = freshWorkspace({ workspace } as Parameters<typeof freshWorkspace>[0])
+    const root = freshWorkspace({ workspace, outside: [] })
     writeFileSync(
       join(root, 'many.sh'),
       'mkdir m; for t in 1 2 3 4; do (for i in $(seq 100); do echo $t-$i > m/$t-$i; done) & done; wait; cat m/* | wc -l\n',

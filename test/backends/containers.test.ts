@@ -21,6 +21,7 @@ import { ORDINARY, type Report, suiteAs } from '../conformance/as-user.ts'
 import { skipped, startDocker, type TestEngine, testImages, testState } from '../conformance/engines.ts'
 import { isFine, runSuite } from '../conformance/suite.ts'
 import { makeWorld, packageRoot, planOf } from '../conformance/world.ts'
+import { canHaveRoot } from '../root/root-host.ts'
 
 const MINUTES = 60_000
 const FULL = process.env.RINGFENCE_FULL === '1'
@@ -72,6 +73,16 @@ describe.concurrent('what is claimed is proven on real engines', () => {
     expect(rows.filter((row) => row.verdict === 'held').length).toBeGreaterThanOrEqual(FULL ? 80 : 19)
     expect(rows.find((row) => row.guarantee === 'kernel.separate')?.verdict).toBe('refused')
   })
+
+  test.skipIf(skipped('docker') || !canHaveRoot)(
+    'docker, as the root user of a writable root',
+    { timeout: 10 * MINUTES },
+    async () => {
+      const { rows } = await conformance('docker', FULL ? undefined : 1, '--root')
+      expect(rows.filter((row) => !isFine(row))).toEqual([])
+      expect(rows.filter((row) => row.verdict === 'held').length).toBeGreaterThanOrEqual(FULL ? 50 : 17)
+    },
+  )
 
   test.skipIf(skipped('gvisor'))('gvisor', { timeout: 10 * MINUTES }, async () => {
     const { rows, uses } = await conformance('gvisor', FULL ? undefined : 1)

@@ -127,7 +127,6 @@ describe('wrong usage and invalid input: 2', () => {
     ['run without a command', ['run'], 'no-command'],
     ['run with nothing behind `--`', ['run', '--'], 'no-command'],
     ['run with an empty line', ['run', '-c', ' '], 'no-command'],
-    ['a command without `--`', ['run', 'touch', 'marker'], 'invalid-input'],
     ['a line and a program', ['run', '-c', 'touch marker', ...MARK], 'invalid-input'],
     ['a relative mount', ['run', '--mount', 'ws:/data', ...MARK], 'path-not-absolute'],
     ['a relative path to read', ['run', '--read', 'ws', ...MARK], 'path-not-absolute'],
@@ -478,5 +477,7 @@ describe('help', () => {
 
   test('`--help` behind `--` is the command’s', async () => {
     expect((await ringfence(['run', '--', 'basename', '--', '--help'])).stdout).toBe('--help\n')
+    expect((await ringfence(['run', 'ls', '--help'])).stdout).toContain('Usage: ls')
+    expect((await ringfence(['run', '--help'])).stdout).toContain('usage: ringfence run')
   })
 })

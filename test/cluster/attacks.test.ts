@@ -58,6 +58,7 @@ async function knock(
       cert: own.certificate,
       key: own.privateKey,
       rejectUnauthorized: false,
+      agent: false as const,
     }
     request(options, (answer) => resolve(answer.resume().statusCode ?? 0))
       .on('error', (error: NodeJS.ErrnoException) => resolve(error.code ?? error.message))

@@ -56,7 +56,7 @@ export const PROCESSES: readonly Attack[] = [
 const hasPython = (): string | undefined =>
   exists('/usr/bin/python3') || exists('/usr/local/bin/python3')
     ? undefined
-    : 'no program here to hold an abstract socket'
+    : 'no program here to hold such a socket'
 
 export const IPC: readonly Attack[] = [
   { name: 'read shared memory', script: ({ probe, shm }) => `${probe} shm ${shm}`, succeeded: says(SECRET) },
@@ -79,6 +79,28 @@ export const IPC: readonly Attack[] = [
     name: 'connect to a Unix socket by path',
     script: ({ probe, outside }) => outside.map((dir) => `${probe} unix ${dir}/sock`).join('\n'),
     succeeded: says('yes'),
+  },
+  {
+    name: 'connect to a Unix socket of the host in the workspace',
+    script: ({ probe }) =>
+      [
+        `${probe} unix host-sock`,
+        `ln -s host-sock link && ${probe} unix link`,
+        `ln host-sock hard && ${probe} unix hard`,
+        `mkdir d && mv host-sock d/moved && ${probe} unix d/moved; cd d && ${probe} unix moved`,
+      ].join('\n'),
+    succeeded: says('yes'),
+  },
+  {
+    name: 'connect to it while another thread changes the address and the descriptor',
+    script: ({ probe }) => `${probe} unix-race host-sock`,
+    succeeded: says('yes'),
+  },
+  {
+    name: 'send a datagram to a Unix socket of the host in the workspace',
+    script: ({ probe }) => `${probe} unix-datagram host-datagram.sock`,
+    succeeded: says('yes'),
+    notApplicable: hasPython,
   },
 ]
 

@@ -100,6 +100,11 @@ export const SABOTAGES: readonly Sabotage[] = [
     breaks: ['proc.hidden'],
     sabotage: (vector) => without('arg', '--unshare-pid', '--as-pid-1')(vector),
   },
+  {
+    name: 'sockets in mounted directories can be reached',
+    breaks: ['ipc.private'],
+    sabotage: withoutField('host-mount', 1),
+  },
   { name: 'IPC is shared', breaks: ['ipc.private'], sabotage: without('arg', '--unshare-ipc') },
   {
     name: 'the home directory can be read',

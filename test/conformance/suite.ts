@@ -1,8 +1,11 @@
-import { closeSync, existsSync, mkdtempSync, openSync, readdirSync, readFileSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { closeSync, mkdtempSync, openSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Backend, BackendSandbox } from '../../src/backends/backend.ts'
 import { missingOf, SandboxRegistry } from '../../src/backends/registry.ts'
 import type { WritableRoots } from '../../src/host/root/writable-roots.ts'
+import { readText } from '../../src/host/system.ts'
 import type { ExecResult } from '../../src/model/command.ts'
 import { SandboxError } from '../../src/model/errors.ts'
 import { GUARANTEE_NAMES, type Guarantee } from '../../src/model/guarantee.ts'
@@ -44,40 +47,53 @@ async function succeedsAsRoot(
   const root = await roots.prepare({ dir, diskMb })
   const spec = { backend: backend.name, private: [workspace], root: 'writable', read: [world.probe], waive }
   const sandbox = await openFor(backend, { ...spec, ...attack.spec, limits }, root)
-  let seen: number | undefined
+  let seen: Seen | undefined
   try {
     const argv = ['/bin/bash', '-c', `cd ${workspace}\n${attack.script(world, workspace)}`] as const
     const result = await sandbox.exec({ argv, user: 'root' })
-    // Held open, so that it can be looked at when the sandbox is gone.
     seen = await opened(sandbox, workspace, attack)
     await sandbox.close()
-    return await attack.succeeded(result, world, `/proc/self/fd/${seen}`)
+    return await attack.succeeded(result, world, seen?.path ?? '/nonexistent')
   } finally {
     await sandbox.close()
-    if (seen !== undefined) closeSync(seen)
+    seen?.release()
   }
 }
+
+/** The workspace of a sandbox as the host sees it, also when the sandbox is gone. */
+type Seen = { readonly path: string; readonly release: () => void }
 
 /** An attack on the memory limit may have ended the sandbox; its output tells whether it succeeded. */
 async function opened(
   sandbox: BackendSandbox,
   workspace: string,
   { limits }: Attack,
-): Promise<number | undefined> {
+): Promise<Seen | undefined> {
   try {
-    return openSync(await seenFromHost(sandbox, workspace), 'r')
+    const layers = (await sandbox.layers()).join(' ')
+    if (layers.includes('microvm')) return await copiedOut(sandbox, workspace)
+    const fd = openSync(seenFromHost(layers, workspace), 'r')
+    return { path: `/proc/self/fd/${fd}`, release: () => closeSync(fd) }
   } catch (error) {
     if (limits?.memoryMb === undefined) throw error
     return undefined
   }
 }
 
+/** The host does not see the files of a machine. */
+async function copiedOut(sandbox: BackendSandbox, path: string): Promise<Seen> {
+  const dir = mkdtempSync(join(tmpdir(), 'rf-copied-'))
+  const pieces: Uint8Array[] = []
+  for await (const piece of sandbox.files.pack(path)) pieces.push(piece)
+  execFileSync('tar', ['-x', '--no-same-owner', '-C', dir], { input: Buffer.concat(pieces) })
+  return { path: dir, release: () => rmSync(dir, { recursive: true, force: true }) }
+}
+
 /** A path in the sandbox, through the first of its processes. */
-async function seenFromHost(sandbox: BackendSandbox, path: string): Promise<string> {
-  const id = /root-user\(host id (\d+)\)/.exec((await sandbox.layers()).join(' '))?.[1]
+function seenFromHost(layers: string, path: string): string {
+  const id = /root-user\(host id (\d+)\)/.exec(layers)?.[1]
   const first = readdirSync('/proc').find((pid) => {
-    if (!/^\d+$/.test(pid) || !existsSync(`/proc/${pid}/status`)) return false
-    const status = readFileSync(`/proc/${pid}/status`, 'utf8')
+    const status = /^\d+$/.test(pid) ? (readText(`/proc/${pid}/status`) ?? '') : ''
     return status.includes(`\nUid:\t${id}\t`) && /^NSpid:\t.*\t1$/m.test(status)
   })
   if (first === undefined) throw new Error('the sandbox has no first process')

@@ -65,6 +65,17 @@ X`,
     script: 'bash -c "exec 3<>/dev/tcp/127.0.0.1/9" 2>&1 | grep -q refused && echo fine',
     says: 'fine',
   },
+  {
+    name: 'Unix sockets of its own, in the workspace and in /tmp',
+    script: `python3 - <<'X'
+import socket,threading
+for path in ('own.sock','/tmp/own.sock'):
+  s=socket.socket(socket.AF_UNIX);s.bind(path);s.listen(1)
+  threading.Thread(target=lambda: s.accept()[0].sendall(b'hello')).start()
+  c=socket.socket(socket.AF_UNIX);c.connect(path);print(path,c.recv(9).decode())
+X`,
+    says: '/tmp/own.sock hello',
+  },
   { name: 'here documents and process substitution', script: 'cat <<< here; cat <(echo sub)', says: 'sub' },
   { name: 'a pseudo terminal', script: 'script -qec "echo tty" /dev/null', says: 'tty' },
   {

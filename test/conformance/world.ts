@@ -4,6 +4,7 @@ import {
   chmodSync,
   copyFileSync,
   existsSync,
+  linkSync,
   mkdirSync,
   mkdtempSync,
   readFileSync,
@@ -70,7 +71,7 @@ export async function makeWorld(): Promise<World> {
   const { server, port, close: closeListeners } = await listener(outside)
   const datagrams = await datagramListener()
   const abstract = `rf-world-${process.pid}-${port}`
-  const socket = await abstractListener(abstract)
+  const socket = await pythonListener(abstract, join(outside[0] as string, DATAGRAM_SOCKET))
   const sleeper = spawn('sleep', ['600'], { env: { RF_SECRET: SECRET }, stdio: 'ignore' })
   const file = join(outside[0] as string, 'runner')
   copyFileSync(realpathSync('/bin/sleep'), file)
@@ -143,23 +144,27 @@ async function datagramListener(): Promise<{ port: number; heard: () => string; 
   return { port: socket.address().port, heard: () => heard, close: () => void socket.close() }
 }
 
-async function abstractListener(name: string): Promise<{ close: () => void }> {
-  // Node takes a leading NUL for an abstract name only from version 20 on, and not everywhere: a helper holds it.
+const DATAGRAM_SOCKET = 'datagram.sock'
+
+/** On an abstract socket, and on one for datagrams: Node has neither everywhere. */
+async function pythonListener(name: string, path: string): Promise<{ close: () => void }> {
   const script = `import socket,sys,time
 s=socket.socket(socket.AF_UNIX)
 s.bind("\\0"+sys.argv[1])
 s.listen(9)
+d=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM)
+d.bind(sys.argv[2])
 print("up",flush=True)
 time.sleep(600)`
   const python = ['/usr/bin/python3', '/usr/local/bin/python3'].find((path) => existsSync(path))
   if (!python) return { close: () => {} }
-  const child = spawn(python, ['-c', script, name], { stdio: ['ignore', 'pipe', 'ignore'] })
+  const child = spawn(python, ['-c', script, name, path], { stdio: ['ignore', 'pipe', 'ignore'] })
   await new Promise((resolve) => child.stdout.once('data', resolve))
   return { close: () => child.kill('SIGKILL') }
 }
 
-/** A fresh workspace with an ordinary git repository in it and one nested below. */
-export function freshWorkspace(world: World): string {
+/** A fresh workspace with a git repository, another nested below it, and a socket on which a program of the host listens. */
+export function freshWorkspace(world: Pick<World, 'workspace' | 'outside'>): string {
   const dir = mkdtempSync(join(world.workspace, 'ws-'))
   for (const repository of [dir, join(dir, 'vendor', 'sub')]) {
     mkdirSync(join(repository, '.git', 'hooks'), { recursive: true })
@@ -171,8 +176,15 @@ export function freshWorkspace(world: World): string {
     chmodSync(join(repository, '.git', 'hooks', 'pre-push'), 0o644)
   }
   writeFileSync(join(dir, 'README.md'), 'readme\n')
+  plantSockets(dir, world.outside[0] ?? '')
   plantSettings(dir)
   return dir
+}
+
+/** The names of sockets on which programs of the host listen. */
+function plantSockets(dir: string, outside: string): void {
+  for (const name of ['sock', DATAGRAM_SOCKET])
+    if (existsSync(join(outside, name))) linkSync(join(outside, name), join(dir, `host-${name}`))
 }
 
 /** A nested repository whose git directory lies elsewhere, and settings that point into the workspace. */

@@ -2,7 +2,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { hasRegistry, smallImage, TestRegistry } from '../images/test-registry.ts'
-import { client, type Loose, type World, world } from './kit.ts'
+import { client, type Loose, until, type World, world } from './kit.ts'
 
 /** Templates from images through E2B's own client, with a real registry on the loopback. */
 
@@ -18,6 +18,8 @@ beforeAll(async () => {
   const layers = [smallImage()]
   for (const name of ['library/debian:12', 'library/ubuntu:22.04', 'library/python:3.11', 'library/node:22'])
     await registry.push(name, layers, { config })
+  const own = { ...config, User: '1234:5', WorkingDir: '/srv/app', Entrypoint: ['/bin/sh'] }
+  await registry.push('library/configured:1', layers, { config: own })
   here = await world(`[[images.mirror]]\nregistry = "docker.io"\nurl = "${registry.url}"\n`)
   e2b = await client('e2b')
 })
@@ -99,6 +101,33 @@ describe.skipIf(!canRun)('a template from an image', () => {
     await expect(
       build(e2b.Template().fromImage('127.0.0.1:5000/x', { username: 'a', password: 'b' }), 'inner'),
     ).rejects.toThrow(/loopback|private|not public|blocked/i)
+  })
+
+  test('by /v1: commands start in the directory and as the user of the image, as in an engine', async () => {
+    const headers = { 'x-api-key': here.options.apiKey, 'content-type': 'application/json' }
+    const post = async (path: string, body: object): Promise<Loose> => {
+      const answer = await fetch(`${here.options.apiUrl}${path}`, {
+        ...{ method: 'POST', headers, body: JSON.stringify(body) },
+      })
+      expect(answer.ok, await answer.clone().text()).toBe(true)
+      return answer.json()
+    }
+    const made = async (name: string, body: object): Promise<Loose> => {
+      const { id } = await post('/v1/templates', { name, ...body })
+      const builds = `${here.options.apiUrl}/v1/templates/builds/${id}`
+      const status = async () => ((await (await fetch(builds, { headers })).json()) as Loose).status
+      await until(async () => !['waiting', 'building'].includes(await status()), 'the build')
+      return post('/v1/sandboxes', { template: name })
+    }
+    const said = async ({ id }: Loose, more: object = {}): Promise<string> =>
+      (await post(`/v1/sandboxes/${id}/exec`, { command: 'id -u; pwd; echo $FROM_IMAGE', ...more })).stdout
+    const one = await made('as-configured', { image: 'configured:1' })
+    expect(await said(one)).toBe('1234\n/srv/app\nyes\n')
+    expect(await said(one, { user: 'root' })).toBe('0\n/srv/app\nyes\n')
+    expect(await said(one, { cwd: '/etc' })).toBe('1234\n/etc\nyes\n')
+    const file = 'FROM debian:12\nRUN id -u > /who\nWORKDIR /made\n'
+    const two = await made('from-file', { dockerfile: file })
+    expect(await said(two, { command: 'id -u; pwd; cat /who' })).toBe('0\n/made\n0\n')
   })
 
   test('belongs to its tenant', async () => {

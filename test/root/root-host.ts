@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, realpathSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { agentPath, compose, newId } from '../../src/compose/compose.ts'
@@ -7,6 +7,8 @@ import type { Event } from '../../src/model/event.ts'
 import type { Spec } from '../../src/model/spec.ts'
 import { openWithPrivateDirectories, PrivateDirectories } from '../../src/supervisor/private-directories.ts'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
+import { machineImages, whyNoMachine } from '../backends/microvm-parts.ts'
+import { skipped, startDocker, testState } from '../conformance/engines.ts'
 
 /** Sandboxes with a writable root, opened as a server opens them. */
 export type RootHost = {
@@ -16,7 +18,7 @@ export type RootHost = {
   readonly open: (
     spec?: Spec,
     roots?: WritableRoots,
-    options?: { readonly lower?: readonly string[] },
+    options?: { readonly lower?: readonly string[]; readonly disk?: string },
   ) => Promise<Sandbox>
   readonly close: () => Promise<void>
 }
@@ -29,13 +31,25 @@ export const canHaveRoot = ((): boolean => {
 })()
 export const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
 
-export async function rootHost(): Promise<RootHost> {
+/** The backends that can give a sandbox a root of its own. */
+export type RootBackend = 'bubblewrap' | 'docker' | 'microvm'
+
+/** Why a backend cannot be tried here; in CI that is a failure. */
+export const cannotTry = (backend: RootBackend): boolean =>
+  !canHaveRoot ||
+  (backend === 'docker' && skipped('docker')) ||
+  (backend === 'microvm' && whyNoMachine() !== undefined)
+
+export async function rootHost(backend: RootBackend = 'bubblewrap'): Promise<RootHost> {
+  const engine = backend === 'docker' ? await startDocker() : undefined
   const base = realpathSync(mkdtempSync(join(tmpdir(), 'rf-root-')))
   const state = join(base, 'state')
   mkdirSync(state)
+  if (backend === 'microvm') await shareMachineImages(state)
   const events: Event[] = []
   const trail = { append: async (event: Event) => void events.push(event), close: async () => {} }
-  const env = { HOME: join(base, 'home'), RINGFENCE_HOME: state }
+  const socket = engine ? { RINGFENCE_DOCKER_SOCKET: engine.socket } : {}
+  const env = { HOME: join(base, 'home'), RINGFENCE_HOME: state, ...socket }
   const ringfence = await compose({ env, cwd: base, trail })
   const directories = new PrivateDirectories(join(state, 'homes'))
   const roots = new WritableRoots(join(state, 'roots'), agentPath())
@@ -46,14 +60,21 @@ export async function rootHost(): Promise<RootHost> {
     events,
     roots,
     open: (spec = {}, from = roots, options = {}) =>
-      opening(from)(
-        { backend: 'bubblewrap', private: ['/home/user', '/workspace'], root: 'writable', ...spec },
-        options,
-      ),
+      opening(from)({ backend, private: ['/home/user', '/workspace'], root: 'writable', ...spec }, options),
     close: async () => {
       await ringfence.close()
+      await engine?.close()
       rmSync(base, { recursive: true, force: true })
     },
+  }
+}
+
+/** Kernel, images and saved machines are made once for all tests of a working copy. */
+async function shareMachineImages(state: string): Promise<void> {
+  await machineImages()
+  for (const name of ['images', 'microvm']) {
+    mkdirSync(join(testState(), name), { recursive: true })
+    symlinkSync(join(testState(), name), join(state, name))
   }
 }
 

@@ -1,4 +1,4 @@
-/* Messages between PID 1 and its children over a SOCK_SEQPACKET socket: a kind, some bytes, perhaps a descriptor. */
+/* Messages between PID 1 and its children, and to PID 1 of a container, over a SOCK_SEQPACKET socket: a kind, some bytes, perhaps a descriptor. */
 #ifndef RINGFENCE_MESSAGE_H
 #define RINGFENCE_MESSAGE_H
 
@@ -10,6 +10,9 @@ enum message_kind {
   MESSAGE_PID = 'P',      /* pid_t: the command's process exists */
   MESSAGE_STATUS = 'S',   /* int: wait status of the command */
   MESSAGE_START = 'G',    /* to the child: a command that waits may start */
+  MESSAGE_USERS = 'U',    /* with a descriptor: the user namespace of a root */
+  MESSAGE_MOUNTS = 'M',   /* with a descriptor: its mount namespace */
+  MESSAGE_RANGE = 'K',    /* with a descriptor: the lock of its range of ids */
 };
 
 bool send_message(int socket, char kind, const void *text, size_t length, int fd);

@@ -4,7 +4,7 @@
 #define RINGFENCE_PROTOCOL_H
 
 /* Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-enum { PROTOCOL_VERSION = 6 };
+enum { PROTOCOL_VERSION = 7 };
 
 /* One frame is a letter (1 byte), an id (4 bytes), a length (4 bytes) and the payload; numbers are little endian. The id names a command or a stream; 0 is the sandbox itself. */
 enum frame_type {
@@ -74,6 +74,7 @@ enum {
 #define READY_GUARD "Guard" /* key in the ready frame: 1 when changes of names are supervised */
 #define READY_IDS "Ids" /* key in the ready frame: the host id of the sandbox's root user, where it has one */
 #define STAGE "/run/ringfence/stage" /* where the launcher assembles a writable root, in a mount namespace of its own */
+#define HANDOVER_NAME "handover" /* the socket at which PID 1 of a container receives its writable root */
 #define READY_TOKEN "Token" /* key in the ready frame: what the host called this machine */
 #define READY_FILLED "Filled" /* key in the ready frame: when the machine's files had been copied in, in ns */
 
@@ -107,7 +108,8 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("layer", 1) /* TARGET */ \
   ROW("disk", 3) /* IMAGE DEVICE INODE */ \
   ROW("mount", 5) /* ro|rw|stored SOURCE DEVICE INODE TARGET */ \
-  ROW("own", 1) /* TARGET */
+  ROW("own", 1) /* TARGET */ \
+  ROW("temporary", 2) /* TARGET OPTIONS */
 
 /* A command, as a frame or as part of the configuration: each row is a name and how many arguments follow it. */
 #define COMMAND_FIELDS(ROW) \
@@ -132,6 +134,8 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("writable", 1) /* PATH */ \
   ROW("supervise", 1) /* PATH */ \
   ROW("private", 1) /* PATH */ \
+  ROW("host-mount", 1) /* PATH */ \
+  ROW("host-socket", 1) /* PATH */ \
   ROW("protect-root", 1) /* NAMES */ \
   ROW("protect-inner", 1) /* PATTERNS */ \
   ROW("protect-name", 1) /* PATTERNS */ \
@@ -163,12 +167,16 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("limit", 2) /* CGROUP_FILE VALUE */ \
   ROW("file", 2) /* TARGET TEXT */ \
   ROW("tmp", 1) /* SIZE */ \
-  ROW("mount", 4) /* dir|file|image ro|rw TARGET NAME */
+  ROW("mount", 4) /* dir|file|image ro|rw TARGET NAME */ \
+  ROW("root", 1) /* FIRST_ID */ \
+  ROW("first-file", 2) /* TARGET TEXT */ \
+  ROW("own", 1) /* TARGET */
 
 /* What each mount point of a container must and must not show, in the expect frame: each row is a name and how many arguments follow it. */
 #define EXPECTED_MOUNTS(ROW) \
   ROW("is", 3) /* PATH DEVICE INODE */ \
-  ROW("not", 3) /* PATH DEVICE INODE */
+  ROW("not", 3) /* PATH DEVICE INODE */ \
+  ROW("root", 1) /* SOCKET */
 
 /* What distinguishes a clone of a virtual machine, in the identity frame: each row is a name and how many arguments follow it. */
 #define IDENTITY_FIELDS(ROW) \
@@ -190,6 +198,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("watch", 2) /* PATH RECURSIVE */ \
   ROW("pack", 1) /* PATH */ \
   ROW("changes", 2) /* PATH SINCE */ \
-  ROW("unpack", 1) /* PATH */
+  ROW("unpack", 1) /* PATH */ \
+  ROW("sync", 1) /* PATH */
 
 #endif

@@ -262,6 +262,13 @@ static int watch_files(char **argv) {
   }
 }
 
+/* Writes everything that the file system of a path has in memory to its disk. */
+static int sync_disk(char **argv) {
+  int fd = open(argv[1], O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || syncfs(fd)) fail(argv[1]);
+  return 0;
+}
+
 static const struct field OPERATIONS[] = {FILE_OPERATIONS(FIELD_ROW)};
 
 static const struct {
@@ -270,7 +277,7 @@ static const struct {
 } HANDLERS[] = {
     {"read", read_file},       {"write", write_file},     {"stat", stat_file},      {"list", list_directory},
     {"mkdir", make_directory}, {"move", move_file},       {"remove", remove_file},  {"watch", watch_files},
-    {"pack", pack_files},      {"changes", pack_changes}, {"unpack", unpack_files},
+    {"pack", pack_files},      {"changes", pack_changes}, {"unpack", unpack_files}, {"sync", sync_disk},
 };
 
 int run_builtin(char **argv) {

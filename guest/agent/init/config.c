@@ -3,6 +3,7 @@
 #include "session/users.h"
 #include "supervise/protected_paths.h"
 #include "supervise/supervise.h"
+#include "supervise/unix_sockets.h"
 
 #include <sys/mman.h>
 
@@ -24,6 +25,8 @@ static const struct {
     {"writable", &options.writable},
     {"supervise", &protection.mounts},
     {"private", &protection.private_mounts},
+    {"host-mount", &host_mounts},
+    {"host-socket", &host_sockets},
     {"protect-root", &protection.roots, true},
     {"protect-inner", &protection.inner, true},
     {"protect-name", &protection.names, true},

@@ -1,9 +1,15 @@
 #include "common/channel.h"
+#include "common/message.h"
 #include "init/confine.h"
 #include "init/init.h"
+#include "session/users.h"
 #include "supervise/resolve.h"
 
+#include <grp.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 /*
  * PID 1 of a container: an engine has created the namespaces and the mounts. The channel is the container's standard
@@ -42,17 +48,56 @@ static void read_setup_frames(void) {
   }
 }
 
+static const struct field FIELDS[] = {EXPECTED_MOUNTS(FIELD_ROW)};
+
+static int receive_descriptor(int socket, char wanted) {
+  char kind, text[16];
+  int fd;
+  if (receive_message(socket, &kind, text, sizeof text, &fd) < 0 || kind != wanted || fd < 0)
+    die("no root was handed over");
+  return fd;
+}
+
+/*
+ * Enters the root that launch/container_root.c assembled. We started as the host's user 0 without capabilities; as the owner of
+ * the user namespace we may enter it, and become its root user. The lock stays open: it holds our range of ids.
+ */
+static void adopt_root(const char *path) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+  int peer = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (peer < 0 || connect(peer, (struct sockaddr *)&address, sizeof address)) die("%s: %s", path, strerror(errno));
+  int users = receive_descriptor(peer, MESSAGE_USERS), mounts = receive_descriptor(peer, MESSAGE_MOUNTS);
+  receive_descriptor(peer, MESSAGE_RANGE);
+  if (setns(users, CLONE_NEWUSER) || setgroups(0, NULL) || setresgid(0, 0, 0) || setresuid(0, 0, 0) ||
+      setns(mounts, CLONE_NEWNS) || chdir("/"))
+    die("cannot enter the root: %s", strerror(errno));
+  if (mkdir("/run/ringfence", 0755) || mkdir("/run/lock", 01777)) die("/run: %s", strerror(errno));
+  close(users);
+  close(mounts);
+  close(peer);
+}
+
+/* Returns what follows the root's field in the list of expected mounts. */
+static char *adopt_wanted_root(char *at, const char *end) {
+  const char *arguments[MAX_ARITY];
+  if (at == end || strcmp(at, "root")) return at;
+  read_arguments(FIELDS, LENGTH(FIELDS), next_string(&at, end), &at, end, arguments);
+  adopt_root(arguments[0]);
+  has_root_user = true;
+  return at;
+}
+
 /*
  * SECURITY: an engine mounts by path. Each mount point must show the inode that the policy checked (`is`), and each
  * masked path must show another one (`not`).
  */
-static void check_mounts(void) {
-  static const struct field FIELDS[] = {EXPECTED_MOUNTS(FIELD_ROW)};
-  char *at = received.expected, *end = at + received.expected_length;
+static void check_mounts(char *at, const char *end) {
   const char *arguments[MAX_ARITY];
-  while (at && at < end) {
+  while (at < end) {
     const char *kind = next_string(&at, end);
     read_arguments(FIELDS, LENGTH(FIELDS), kind, &at, end, arguments);
+    if (!strcmp(kind, "root")) die("configuration: the root comes first");
     const char *path = arguments[0];
     struct stat stat;
     int fd = open_no_symlinks(AT_FDCWD, path, O_PATH);
@@ -91,9 +136,12 @@ _Noreturn void container_main(void) {
   if (getpid() != 1) die("the container has no PID namespace of its own");
   if (!received.config || received.filter < 0) die("configuration: incomplete");
   umask(0);
+  char *expected = received.expected, *end = expected + received.expected_length;
+  expected = adopt_wanted_root(expected, end);
   resolve_setup();
-  check_mounts();
+  check_mounts(expected, end);
   /* The engine has dropped them already; this does not rely on it. */
-  drop_privileges(false);
+  if (has_root_user) keep_root_capabilities();
+  else drop_privileges(false);
   serve_in_container(received.config, received.config_length, received.filter);
 }

@@ -11,6 +11,7 @@
 #include "supervise/protected_paths.h"
 #include "supervise/resolve.h"
 #include "supervise/supervise.h"
+#include "supervise/unix_sockets.h"
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -172,7 +173,7 @@ static _Noreturn void confine_and_serve(int filter) {
   int signals = block_sigchld();
   bool supervised = protection.mounts.count > 0;
   report_ready(landlock, supervised);
-  supervised |= network_guarantee != NULL || tracing || count_shared_memory;
+  supervised |= network_guarantee != NULL || tracing || count_shared_memory || supervises_sockets();
   if (options.persistent) {
     open_tunnel();
     serve_session(&(struct session){&options.command, supervised, signals, options.prefork});

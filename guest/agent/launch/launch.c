@@ -164,6 +164,7 @@ static void apply(const char *name, char **arguments) {
   else if (!strcmp(name, "disk")) root_set_disk(arguments);
   else if (!strcmp(name, "mount")) root_add_mount(arguments);
   else if (!strcmp(name, "own")) root_add_own(arguments);
+  else if (!strcmp(name, "temporary")) root_add_temporary(arguments);
   else if (!strcmp(name, "filter")) snprintf(filter_hex, sizeof filter_hex, "%s", arguments[0]);
   else strings_add(&config, arguments[0]);
 }
@@ -263,19 +264,23 @@ static void assemble_root(void) {
   strings_add(&config, number_text(root_lock()));
 }
 
-_Noreturn void launch_main(void) {
-  struct strings argv = {0};
-  char *no_environment[] = {NULL};
-  pid_t parent = getppid();
-  die_with_parent(parent);
+void read_launch_operations(void) {
   read_launch_vector();
-  char *owner = owner_process_name(parent);
   each_operation(find_channels);
   close_inherited();
   keep_open_on_exec(control_fd);
   keep_open_on_exec(handover_fd);
   each_operation(apply);
   if (contents_fd >= 0) close(contents_fd);
+}
+
+_Noreturn void launch_main(void) {
+  struct strings argv = {0};
+  char *no_environment[] = {NULL};
+  pid_t parent = getppid();
+  die_with_parent(parent);
+  char *owner = owner_process_name(parent);
+  read_launch_operations();
   if (!bwrap_path) die("launch vector: no bwrap");
   if (root_is_wanted()) assemble_root();
   prepare_arguments(&argv, owner);

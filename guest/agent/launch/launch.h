@@ -6,6 +6,8 @@
 
 /* launch.c: `launch` prepares bubblewrap from the launch vector in the environment and executes it. */
 _Noreturn void launch_main(void);
+/* Reads the launch vector and carries its operations out. Closes every descriptor that it does not name. */
+void read_launch_operations(void);
 /* Sends us SIGKILL when the parent exits; exits at once if it already has. */
 void die_with_parent(pid_t parent);
 /* The argv[0] that names the owner of a sandbox: OWNER_PREFIX-<pid namespace>-<pid>-<start time>. */
@@ -17,6 +19,9 @@ int open_source(const char *path, const char *dev, const char *ino);
 /* run_as.c: `enter UID GID [CGROUP…] -- PROGRAM …` joins cgroups, switches the user and executes a program. */
 _Noreturn void run_as_main(char **argv);
 void join_cgroup(const char *directory);
+
+/* container_root.c: `container-root PID DIRECTORY` gives a container of an engine a root of its own. */
+_Noreturn void container_root_main(const char *pid, const char *directory);
 
 /* overlay_changes.c: `changes UPPER` lists what the upper directory of an overlay holds. */
 int list_overlay_changes(const char *upper);

@@ -1,4 +1,5 @@
 #include "launch/writable_root.h"
+#include "launch/id_mapping.h"
 #include "launch/launch.h"
 #include "supervise/resolve.h"
 
@@ -23,16 +24,6 @@
  * stored range, as which no process ever runs: a range can be reused, and a disk copied, without touching a file. The disk
  * is a file system in a file: its size is the limit of everything that the sandbox writes.
  */
-
-#define TREE_CLONE 1
-#define TREE_CLOEXEC O_CLOEXEC
-#define TREE_RECURSIVE 0x8000
-#define MOVE_FROM_EMPTY 0x4
-#define MOVE_TO_EMPTY 0x40
-#define ATTR_RDONLY 0x1
-#define ATTR_NOSUID 0x2
-#define ATTR_NODEV 0x4
-#define ATTR_IDMAP 0x100000
 
 enum { MAX_LAYERS = 8, MAX_LOWERS = 64, MAX_OWN = 32 };
 
@@ -100,16 +91,26 @@ void root_add_own(char **arguments) {
   root.own[root.own_count++] = arguments[0];
 }
 
+static void add_mount(const char *mode, int source, const char *target, bool directory) {
+  if (root.mount_count == MAX_LOWERS) die("a root has too many mounts");
+  int i = root.mount_count++;
+  root.mounts[i].mode = mode;
+  root.mounts[i].source = source;
+  root.mounts[i].target = target;
+  root.mounts[i].directory = directory;
+}
+
 void root_add_mount(char **arguments) {
   struct stat stat;
-  if (root.mount_count == MAX_LOWERS) die("a root has too many mounts");
-  int source = open_source(arguments[1], arguments[2], arguments[3]), i = root.mount_count++;
+  int source = open_source(arguments[1], arguments[2], arguments[3]);
   if (fstat(source, &stat)) die("cannot open %s: %s", arguments[1], strerror(errno));
-  root.mounts[i].mode = arguments[0];
-  root.mounts[i].source = source;
-  root.mounts[i].target = arguments[4];
-  root.mounts[i].directory = S_ISDIR(stat.st_mode);
+  add_mount(arguments[0], source, arguments[4], S_ISDIR(stat.st_mode));
 }
+
+void root_add_tree(int tree, const char *target) { add_mount("tree", tree, target, true); }
+
+/* The mode of the mount is the options of its file system. */
+void root_add_temporary(char **arguments) { add_mount(arguments[1], -1, arguments[0], true); }
 
 /*
  * SECURITY: the process that holds the lock has the range. PID 1 of the sandbox inherits it, so the kernel releases the range when
@@ -134,41 +135,6 @@ static void take_range(void) {
   die("all %u ranges of ids are in use", root.count);
 }
 
-static void write_map(pid_t pid, const char *file, const char *text) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/%d/%s", pid, file);
-  write_text(path, text);
-}
-
-/* A user namespace with these lines in its uid_map and gid_map. */
-static int make_mapped_namespace(const char *users, const char *groups) {
-  char path[64];
-  pid_t parent = getpid();
-  pid_t child = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, 0);
-  if (child < 0) die("user namespace: %s", strerror(errno));
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    /* A parent that is gone already sends no signal, and we would keep its lock and its streams for ever. */
-    if (getppid() != parent) _exit(1);
-    for (;;) pause();
-  }
-  write_map(child, "uid_map", users);
-  write_map(child, "gid_map", groups);
-  snprintf(path, sizeof path, "/proc/%d/ns/user", child);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) die("user namespace: %s", strerror(errno));
-  kill(child, SIGKILL);
-  waitpid(child, NULL, 0);
-  return fd;
-}
-
-/* A user namespace in which ids from `inside` on are the host's ids from `outside` on. */
-static int make_user_namespace(unsigned inside, unsigned outside) {
-  char text[64];
-  snprintf(text, sizeof text, "%u %u %u", inside, outside, (unsigned)ID_COUNT);
-  return make_mapped_namespace(text, text);
-}
-
 /* SECURITY: root in a sandbox may have given the directory itself to a stored id; it was made by who runs us. */
 static void volume_map(char *text, size_t size, unsigned owner) {
   if (owner - root.stored < ID_COUNT) owner = 0;
@@ -185,32 +151,6 @@ static int make_volume_namespace(void) {
   volume_map(users, sizeof users, geteuid());
   volume_map(groups, sizeof groups, getegid());
   return make_mapped_namespace(users, groups);
-}
-
-/*
- * A copy of the mount of `source`, in which a user namespace translates the ids of files. Without one, and with everything
- * that is mounted below, nothing is translated.
- */
-static int mapped_tree(int source, uint64_t attributes, int user_namespace) {
-  unsigned recursive = user_namespace < 0 ? TREE_RECURSIVE : 0;
-  struct {
-    uint64_t set, clear, propagation, userns_fd;
-  } wanted = {.set = attributes | ATTR_NODEV | ATTR_NOSUID | (recursive ? 0 : ATTR_IDMAP),
-              .userns_fd = recursive ? 0 : (uint64_t)user_namespace};
-  char path[PATH_MAX] = "a layer";
-  int tree = (int)syscall(SYS_open_tree, source, "", AT_EMPTY_PATH | TREE_CLONE | TREE_CLOEXEC | recursive);
-  if (tree < 0) die("cannot copy a mount: %s", strerror(errno));
-  if (!syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH | recursive, &wanted, sizeof wanted))
-    return close(source), tree;
-  int error = errno;
-  fd_path(source, path, sizeof path);
-  die("the file system of %s cannot translate ids (id-mapped mounts): %s", path, strerror(error));
-}
-
-static void attach(int tree, int target, const char *path) {
-  if (syscall(SYS_move_mount, tree, "", target, "", MOVE_FROM_EMPTY | MOVE_TO_EMPTY))
-    die("cannot mount on %s: %s", path, strerror(errno));
-  close(tree);
 }
 
 static int make_staged(int stage, const char *name, int index) {
@@ -308,15 +248,16 @@ static void stage_disk(int stage, int stored) {
 static int copy_mount(int source, const char *mode) {
   bool translated = !strncmp(mode, "stored", 6), readonly = !strcmp(mode, "ro") || !strcmp(mode, "stored-ro");
   int volume = translated ? make_volume_namespace() : -1;
-  int tree = mapped_tree(source, readonly ? ATTR_RDONLY : 0, volume);
+  int tree = mapped_tree(source, readonly ? MOUNT_RDONLY : 0, volume);
   if (volume >= 0) close(volume);
   return tree;
 }
 
 static void copy_mounts(int range) {
-  for (int i = 0; i < root.lowers; i++) root.lower[i] = mapped_tree(root.lower[i], ATTR_RDONLY, range);
+  for (int i = 0; i < root.lowers; i++) root.lower[i] = mapped_tree(root.lower[i], MOUNT_RDONLY, range);
   for (int i = 0; i < root.mount_count; i++)
-    root.mounts[i].source = copy_mount(root.mounts[i].source, root.mounts[i].mode);
+    if (root.mounts[i].source >= 0 && strcmp(root.mounts[i].mode, "tree"))
+      root.mounts[i].source = copy_mount(root.mounts[i].source, root.mounts[i].mode);
 }
 
 static void stage_lowers(int stage) {
@@ -334,11 +275,7 @@ static void become_root_user(int range) {
     die("cannot enter the user namespace of the sandbox: %s", strerror(errno));
 }
 
-/*
- * Opens a directory of the root, and creates what is missing. Returns -1 when something else is in its place. SECURITY: the
- * sandbox may have run before and left symbolic links, so none is followed.
- */
-static int open_in_root(int at, const char *path, uid_t owner) {
+int open_in_root(int at, const char *path, uid_t owner) {
   int fd = fcntl(at, F_DUPFD_CLOEXEC, 3);
   while (*(path += strspn(path, "/"))) {
     char name[NAME_MAX + 1];
@@ -377,8 +314,7 @@ static void mount_layer(int stage, int index) {
   close(merged);
 }
 
-/* The mount point of a file, or a socket. SECURITY: follows no symbolic link, as open_in_root. */
-static int open_file_in_root(int at, const char *path) {
+int open_file_in_root(int at, const char *path) {
   char directory[PATH_MAX];
   snprintf(directory, sizeof directory, "%s", path);
   char *name = strrchr(directory, '/');
@@ -395,12 +331,20 @@ static int open_file_in_root(int at, const char *path) {
   return fd;
 }
 
+static void mount_temporary(int target, const char *path, const char *options) {
+  char link[64];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", target);
+  if (mount("tmpfs", link, "tmpfs", MS_NOSUID | MS_NODEV, options))
+    die("cannot mount on %s: %s", path, strerror(errno));
+}
+
 static void attach_mounts(int merged) {
   for (int i = 0; i < root.mount_count; i++) {
     const char *path = root.mounts[i].target;
     int target = root.mounts[i].directory ? open_in_root(merged, path, 0) : open_file_in_root(merged, path);
     if (target < 0) die("%s in the root is not a directory", path);
-    attach(root.mounts[i].source, target, path);
+    if (root.mounts[i].source < 0) mount_temporary(target, path, root.mounts[i].mode);
+    else attach(root.mounts[i].source, target, path);
     close(target);
   }
 }
@@ -436,8 +380,8 @@ void root_assemble(void) {
   for (int i = 0; i < root.layer_count; i++) mount_layer(stage, i);
   int merged = openat(stage, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
   for (int i = 0; i < root.own_count; i++) make_own_directory(merged, root.own[i]);
-  attach_mounts(merged);
   for (size_t i = 0; i < LENGTH(MOUNT_POINTS); i++) make_mount_point(merged, MOUNT_POINTS[i]);
+  attach_mounts(merged);
   close(merged);
   close(stage);
   close(range);

@@ -143,8 +143,10 @@ static void unmount_all(const char *const *mount_points) {
 }
 
 static void enter_root(void) {
-  static const char *const MACHINE_MOUNTS[] = {"/dev", "/cgroup", "/proc", "/data", "/inputs", NULL};
-  mount_at(NULL, "/new", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
+  static const char *const MACHINE_MOUNTS[] = {"/dev",  "/cgroup", "/proc", "/data", "/inputs",
+                                               "/root", "/lower",  "/disk", NULL};
+  unsigned long writable = machine.root ? 0 : MS_RDONLY;
+  mount_at(NULL, "/new", NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | writable, NULL);
   unmount_all(MACHINE_MOUNTS);
   /* PLATFORM: the initial root cannot be replaced by pivot_root, only covered. */
   if (chdir("/new") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/"))
@@ -179,7 +181,7 @@ static void become_sandbox_user(void) {
 
 /* Everything that does not depend on the sandbox; done before the machine is snapshotted. */
 static void build_common(void) {
-  static const char *const SETUP_MOUNTS[] = {"/sys", "/root", "/layer", NULL};
+  static const char *const SETUP_MOUNTS[] = {"/sys", "/layer", NULL};
   if (unshare(CLONE_NEWCGROUP) || prctl(PR_SET_NAME, "agent", 0, 0, 0)) die("namespaces: %s", strerror(errno));
   mount_at(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
   raise_loopback();
@@ -191,16 +193,30 @@ static void build_common(void) {
   unmount_all(SETUP_MOUNTS);
 }
 
-_Noreturn void machine_container_main(void) {
-  build_common();
-  receive_setup();
-  resize_private_directories(machine.tmp ? machine.tmp : "50%");
+static void enter_readonly_root(void) {
   write_files();
   bind_mounts();
   enter_root();
   become_sandbox_user();
+}
+
+static void enter_writable_root(void) {
+  build_writable_root();
+  bind_in_writable_root();
+  enter_root();
+  become_machine_root_user();
+  fill_writable_root();
+}
+
+_Noreturn void machine_container_main(void) {
+  build_common();
+  receive_setup();
+  resize_private_directories(machine.tmp ? machine.tmp : "50%");
+  if (machine.root) enter_writable_root();
+  else enter_readonly_root();
   resolve_setup();
-  drop_privileges(true);
+  if (machine.root) keep_root_capabilities();
+  else drop_privileges(true);
   machine_helper = machine.helper;
   machine_token = machine.token;
   files_copied_at = machine.files_copied_at;

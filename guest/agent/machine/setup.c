@@ -18,6 +18,8 @@ static void read_exactly(void *to, size_t length) {
   }
 }
 
+unsigned copied_files_owner(void) { return machine.root ? machine.root + USER_UID : SANDBOX_UID; }
+
 /* Copies files into a mount: a child unpacks the tar stream that the host sends, as the sandbox's user. */
 static pid_t unpacker;
 static int unpack_pipe = -1;
@@ -33,7 +35,8 @@ static void start_unpacking(unsigned number) {
     close(pipes[1]); /* or the child would never see the end of the stream */
     dup2(pipes[0], 0);
     dup2(open("/unpack-error", O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
-    if (setresgid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID) || setresuid(SANDBOX_UID, SANDBOX_UID, SANDBOX_UID)) _exit(1);
+    unsigned owner = copied_files_owner();
+    if (setresgid(owner, owner, owner) || setresuid(owner, owner, owner)) _exit(1);
     _exit(run_builtin((char *[]){"unpack", path, NULL}));
   }
   close(pipes[0]);
@@ -82,7 +85,8 @@ static void add_mount(const char *const *arguments) {
   struct machine_mount *entry = &machine.mounts[machine.mount_count];
   *entry = (struct machine_mount){arguments[0], arguments[1], arguments[2], arguments[3]};
   snprintf(path, sizeof path, "/data/%zu", machine.mount_count++);
-  if (mkdir(path, 0755) || chown(path, SANDBOX_UID, SANDBOX_UID)) die("%s: %s", entry->target, strerror(errno));
+  unsigned owner = copied_files_owner();
+  if (mkdir(path, 0755) || chown(path, owner, owner)) die("%s: %s", entry->target, strerror(errno));
 }
 
 static void mount_disk(void) {
@@ -97,6 +101,13 @@ static void add_pair(struct strings *list, const char *const *arguments) {
   strings_add(list, arguments[1]);
 }
 
+/* The disk belongs to the sandbox's root; copies of the host's files are not part of it. */
+static void set_root(const char *first_id) {
+  machine.root = (unsigned)strtoul(first_id, NULL, 10);
+  if (machine.root < ID_COUNT) die("configuration: bad id %s", first_id);
+  mount_on("data", "/data", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0711,size=50%");
+}
+
 static const struct field FIELDS[] = {MACHINE_FIELDS(FIELD_ROW)};
 
 static void parse_mounts(char *at, size_t length) {
@@ -109,6 +120,9 @@ static void parse_mounts(char *at, size_t length) {
     else if (!strcmp(name, "user")) machine.uid = arguments[0], machine.gid = arguments[1];
     else if (!strcmp(name, "limit")) add_pair(&machine.limits, arguments);
     else if (!strcmp(name, "file")) add_pair(&machine.files, arguments);
+    else if (!strcmp(name, "root")) set_root(arguments[0]);
+    else if (!strcmp(name, "first-file")) add_pair(&machine.first_files, arguments);
+    else if (!strcmp(name, "own")) strings_add(&machine.own, arguments[0]);
     else if (!strcmp(name, "tmp")) machine.tmp = arguments[0];
     else if (!strcmp(name, "mount")) add_mount(arguments);
     else die("configuration: unknown field %s", name);
@@ -151,7 +165,8 @@ static void write_cgroup_limit(const char *name, const char *value) {
 void receive_setup(void) {
   send_frame(FRAME_WAITING, 0, "", 0);
   read_setup_frames();
-  if (!machine.has_identity || !machine.config || machine.filter < 0 || !machine.uid) die("configuration: incomplete");
+  if (!machine.has_identity || !machine.config || machine.filter < 0 || (!machine.uid && !machine.root))
+    die("configuration: incomplete");
   for (size_t i = 0; i + 1 < machine.limits.count; i += 2)
     write_cgroup_limit(machine.limits.items[i], machine.limits.items[i + 1]);
   record_copy_time();

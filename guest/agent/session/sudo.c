@@ -206,7 +206,9 @@ static bool is_permitted(struct sudo_request *request) {
   socklen_t size = sizeof peer;
   if (getsockopt(request->watch.fd, SOL_SOCKET, SO_PEERCRED, &peer, &size)) return false;
   if (peer.uid != 0 && peer.uid != USER_UID) return false;
-  request->command = command_of(peer.pid);
+  /* Where Unix sockets are supervised, a worker of ours connected for the process that asks. */
+  pid_t caller = caller_of_worker(peer.pid);
+  request->command = command_of(caller ? caller : peer.pid);
   return request->command && !request->command->exit_reported && request->command->requests >= 0;
 }
 

@@ -87,8 +87,17 @@ static bool default_user(const char *name, struct user *user) {
   return true;
 }
 
+/* A number without a line of its own, as images name users. */
+static bool numbered_user(const char *name, struct user *user) {
+  unsigned uid;
+  if (!read_id(name, &uid)) return false;
+  *user = (struct user){.uid = uid, .groups = {0}, .group_count = 1, .home = "/", .shell = "/bin/sh"};
+  snprintf(user->name, sizeof user->name, "%u", uid);
+  return true;
+}
+
 bool find_user(const char *name, struct user *user) {
-  if (!read_passwd(name, user)) return default_user(name, user);
+  if (!read_passwd(name, user)) return default_user(name, user) || numbered_user(name, user);
   add_groups(user);
   return true;
 }

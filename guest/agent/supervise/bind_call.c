@@ -1,5 +1,6 @@
 #include "limits/limits.h"
 #include "supervise/supervise.h"
+#include "supervise/unix_sockets.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -36,17 +37,9 @@ static int bind_path(const struct supervised_call *call, int socket, const struc
   if (resolved.parent < 0 || resolved.fd >= 0) result = -EADDRINUSE;
   else result = check_new_entry(&resolved, denies_move_in);
   if (!result) result = call_result(bind_at(call, socket, address, length), &resolved, "create");
-  if (!result) disk_add_entry();
+  if (!result) disk_add_entry(), remember_socket(&resolved);
   release_path(&resolved);
   return result;
-}
-
-static bool has_path(int socket, const struct sockaddr_storage *address, uint64_t length) {
-  int domain = 0;
-  socklen_t size = sizeof domain;
-  bool is_unix = !getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX;
-  return is_unix && address->ss_family == AF_UNIX && length > offsetof(struct sockaddr_un, sun_path) &&
-         ((const struct sockaddr_un *)address)->sun_path[0];
 }
 
 int emulate_bind(const struct supervised_call *call, int fd, uint64_t address, uint64_t length) {
@@ -56,7 +49,7 @@ int emulate_bind(const struct supervised_call *call, int fd, uint64_t address, u
   if (result) return result;
   int socket = duplicate_caller_fd(call, fd);
   if (socket < 0) return socket;
-  if (!has_path(socket, &to, length)) result = bind(socket, (void *)&to, (socklen_t)length) ? -errno : 0;
+  if (!has_socket_path(socket, &to, length)) result = bind(socket, (void *)&to, (socklen_t)length) ? -errno : 0;
   else if (length > sizeof(struct sockaddr_un)) result = -EINVAL;
   else result = bind_path(call, socket, (const void *)&to, (socklen_t)length);
   close(socket);

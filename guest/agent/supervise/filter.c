@@ -1,6 +1,7 @@
 #include "limits/limits.h"
 #include "supervise/protected_paths.h"
 #include "supervise/supervise.h"
+#include "supervise/unix_sockets.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -157,6 +158,33 @@ static void add_shared_memory_rules(struct sock_filter *code, int *at) {
   return_when_equal(code, at, 447 /* memfd_secret */, SECCOMP_RET_ERRNO | ENOSYS);
 }
 
+/*
+ * SECURITY: a datagram names its receiver in memory that a filter cannot read, so there are no Unix datagram sockets.
+ * The kernel takes SOCK_RAW for SOCK_DGRAM here.
+ */
+static void refuse_unix_datagrams(struct sock_filter *code, int *at, int call) {
+  const struct sock_filter block[] = {
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 8), /* another call: skip this block */
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(0)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 0, 5),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, ARGUMENT(1)),
+      BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xf), /* without SOCK_CLOEXEC and SOCK_NONBLOCK */
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SOCK_DGRAM, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SOCK_RAW, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EACCES),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  memcpy(code + *at, block, sizeof block);
+  *at += (int)LENGTH(block);
+}
+
+static void add_socket_rules(struct sock_filter *code, int *at) {
+  notify_call(code, at, SYS_connect);
+  notify_call(code, at, SYS_bind);
+  refuse_unix_datagrams(code, at, SYS_socket);
+  refuse_unix_datagrams(code, at, SYS_socketpair);
+}
+
 /* Reading and executing need no check, but tracing reports them. */
 static void add_trace_rules(struct sock_filter *code, int *at) {
   notify_call(code, at, SYS_openat);
@@ -172,6 +200,7 @@ int supervision_install(void) {
   int at = 0;
   code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
   if (tracing) add_trace_rules(code, &at);
+  if (supervises_sockets()) add_socket_rules(code, &at);
   if (network_guarantee) notify_call(code, &at, SYS_connect), notify_sendto(code, &at);
   if (count_shared_memory) add_shared_memory_rules(code, &at);
   if (protection.mounts.count > 0) add_file_rules(code, &at);

@@ -1,4 +1,5 @@
 #include "supervise/supervise.h"
+#include "supervise/unix_sockets.h"
 
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
@@ -31,6 +32,7 @@ static int dispatch(const struct supervised_call *call, int number) {
     case SYS_symlinkat: return emulate_symlink(call, a[0], (int)a[1], a[2]);
     case SYS_truncate: return emulate_truncate(call, a[0], (off_t)a[1]);
     case SYS_memfd_create: return emulate_memfd_create(call, (unsigned)a[1]);
+    case SYS_connect: return emulate_connect(call, (int)a[0], a[1], a[2]);
     case SYS_bind: return emulate_bind(call, (int)a[0], a[1], a[2]);
     case SYS_fchmod: return emulate_chmod(call, (int)a[0], 0, (mode_t)a[1], AT_EMPTY_PATH);
     case SYS_fchown: return emulate_chown(call, (int)a[0], 0, (uid_t)a[1], (gid_t)a[2], AT_EMPTY_PATH);
@@ -81,7 +83,7 @@ void supervision_handle(int listener) {
   } else if (request.data.nr == SYS_mmap) {
     answer.error = check_shared_mapping(&call, (size_t)call.args[1], (int)call.args[3], (int)call.args[4]);
     if (!answer.error) answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
-  } else if (request.data.nr == SYS_connect || request.data.nr == SYS_sendto) {
+  } else if (request.data.nr == SYS_sendto || (request.data.nr == SYS_connect && !supervises_sockets())) {
     bool sends = request.data.nr == SYS_sendto;
     answer.error = check_connect(&call, call.args[sends ? 4 : 1], call.args[sends ? 5 : 2]);
     if (!answer.error) answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
@@ -91,17 +93,20 @@ void supervision_handle(int listener) {
 
 /* Blocking workers; the oldest entry is overwritten first, because that worker has exited by then. */
 enum { MAX_WORKERS = 256 };
-static pid_t workers[MAX_WORKERS];
-static unsigned worker_count;
+static struct { pid_t pid, caller; } workers[MAX_WORKERS];
+static size_t worker_count;
 
-pid_t fork_blocking_worker(void) {
+pid_t fork_blocking_worker(pid_t caller) {
   pid_t pid = fork();
-  if (pid > 0) workers[worker_count++ % MAX_WORKERS] = pid;
+  if (pid <= 0) return pid;
+  workers[worker_count % MAX_WORKERS].pid = pid;
+  workers[worker_count++ % MAX_WORKERS].caller = caller;
   return pid;
 }
 
-bool is_blocking_worker(pid_t pid) {
-  for (size_t i = 0; i < MAX_WORKERS; i++)
-    if (workers[i] == pid) return true;
-  return false;
+pid_t caller_of_worker(pid_t pid) {
+  /* The latest first: process ids are used again. */
+  for (size_t i = worker_count; i > 0 && i + MAX_WORKERS > worker_count; i--)
+    if (workers[(i - 1) % MAX_WORKERS].pid == pid) return workers[(i - 1) % MAX_WORKERS].caller;
+  return 0;
 }

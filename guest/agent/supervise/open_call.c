@@ -7,7 +7,7 @@
 
 /* Opening a fifo blocks until the other side is opened. PID 1 must not block, so a child opens it. */
 static int open_in_child(const struct supervised_call *call, const char *link, int flags) {
-  pid_t worker = fork_blocking_worker();
+  pid_t worker = fork_blocking_worker(call->caller);
   if (worker < 0) return -errno;
   if (worker > 0) return REPLIED;
   int fd = openat(proc_fd, link, flags | O_CLOEXEC | O_NOCTTY);

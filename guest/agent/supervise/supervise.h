@@ -21,9 +21,10 @@ enum { WRITE_INTENT = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC };
 
 /* notifications.c: handles one notification. */
 void supervision_handle(int listener);
-/* Forks a copy of PID 1 that may block in its place; it is not a command. */
-pid_t fork_blocking_worker(void);
-bool is_blocking_worker(pid_t pid);
+/* Forks a copy of PID 1 that may block in its place, on behalf of the caller; it is not a command. */
+pid_t fork_blocking_worker(pid_t caller);
+/* The thread for which a worker blocks or blocked, or 0 when this process is no worker. */
+pid_t caller_of_worker(pid_t pid);
 
 /* One call that waits for our reply. */
 struct supervised_call {
@@ -85,6 +86,7 @@ int check_shared_mapping(const struct supervised_call *call, size_t length, int 
 /* connect_call.c */
 /* The guarantee that a connection to the network violates; NULL when connections are not reported. */
 extern const char *network_guarantee;
+int emulate_connect(const struct supervised_call *call, int fd, uint64_t address, uint64_t length);
 /* Returns 0 when the call may continue in the kernel. */
 int check_connect(const struct supervised_call *call, uint64_t address, uint64_t length);
 

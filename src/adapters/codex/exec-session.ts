@@ -79,7 +79,8 @@ export class ExecServerSession {
           cwd,
           env: passedEnvironment(params.env),
           stdinOpen: tty || params.pipeStdin === true,
-          terminal: tty,
+          // A sandbox on a server has no terminals for commands; they run with pipes then.
+          terminal: tty && sandbox.hasTerminals !== false,
           approved: this.#approver,
           output: (stream, chunk) => process.output(stream, chunk),
         }),

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import type { McpHttpHandler, WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/server'
 import { AgentSession } from '../session.ts'
 import type { ToolSandbox } from '../tool-sandbox.ts'
+import type { ToolGateway } from './gateway.ts'
 import { loadMcp, type McpOptions, type McpSdk, mcpServer } from './server.ts'
 
 /** `/mcp`: streamable HTTP, with sessions for older protocol revisions and single requests for the newest. */
@@ -17,6 +18,8 @@ export type McpCaller = {
   readonly keyId: string
   readonly tenant: string
   readonly open: (agentId: string) => Promise<ToolSandbox>
+  /** Tools of other MCP servers that this key may use. */
+  readonly gateway?: ((agentId: () => string) => ToolGateway) | undefined
 }
 
 type Transport = WebStandardStreamableHTTPServerTransport
@@ -26,6 +29,7 @@ type McpSession = {
   readonly tenant: string
   readonly session: AgentSession
   readonly transport?: Transport
+  readonly gateway?: ToolGateway | undefined
   /** The name that the client sent. */
   agent: string
   used: number
@@ -94,7 +98,7 @@ export class McpHttp {
     const onClient = (name: string): void => {
       held.agent = agentOf(name)
     }
-    return { ...this.#options, session: held.session, onClient }
+    return { ...this.#options, session: held.session, onClient, gateway: held.gateway }
   }
 
   #sweep(): void {
@@ -119,6 +123,7 @@ function heldFor(caller: McpCaller, transport?: Transport): McpSession {
     tenant: caller.tenant,
     session: new AgentSession(() => caller.open(held.agent)),
     ...(transport && { transport }),
+    gateway: caller.gateway?.(() => held.agent),
     agent: 'mcp',
     used: Date.now(),
   }

@@ -14,6 +14,7 @@ import { readText } from '../operations/files.ts'
 import { OPERATIONS } from '../operations/index.ts'
 import { EFFECTS, failure, type Operation, perform, Question, type Result } from '../operations/operation.ts'
 import type { AgentSession } from '../session.ts'
+import type { ToolGateway } from './gateway.ts'
 
 /** The MCP SDK, loaded on first use. */
 export type McpSdk = typeof import('@modelcontextprotocol/server')
@@ -28,6 +29,8 @@ export type McpOptions = {
   readonly approveAll?: boolean
   /** Receives the client's name before the first tool call. */
   readonly onClient?: (name: string) => void
+  /** Tools of other MCP servers. */
+  readonly gateway?: ToolGateway | undefined
   /** Extends a server before use, for the fixtures of the conformance suite. */
   readonly extend?: (server: Server, ours: McpHandlers) => void
 }
@@ -53,14 +56,19 @@ export function mcpServer(sdk: McpSdk, options: McpOptions): Server {
   const { session, version } = options
   const server = new sdk.Server(
     { name: 'ringfence', title: 'Ringfence sandbox', version },
-    { capabilities: { tools: {}, resources: {} }, instructions: INSTRUCTIONS },
+    {
+      capabilities: { tools: options.gateway ? { listChanged: true } : {}, resources: {} },
+      instructions: INSTRUCTIONS,
+    },
   )
   const tools = OPERATIONS.map(toolOf)
   const call: McpHandlers['call'] = (name, args, context) =>
     callTool(sdk, server, options, name, args, context)
-  server.setRequestHandler('tools/list', (_, context) => ({
-    tools: clientOf(sdk, server, context).structured ? tools : tools.map(withoutSchema),
-  }))
+  server.setRequestHandler('tools/list', async (_, context) => {
+    const own = clientOf(sdk, server, context).structured ? tools : tools.map(withoutSchema)
+    const others = await options.gateway?.list(() => toolsChanged(server))
+    return { tools: [...own, ...(others ?? [])] }
+  })
   server.setRequestHandler('tools/call', ({ params }, context) =>
     call(params.name, params.arguments, context),
   )
@@ -99,10 +107,14 @@ const SHOWS_STRUCTURED_ONLY = /^(claude-code|codex)\b/i
 
 const withoutSchema = ({ outputSchema: _, ...tool }: Tool): Tool => tool
 
+/** Best effort: a client without a stream, or of the newest revision, lists the tools again by itself. */
+const toolsChanged = (server: Server): void =>
+  void server.notification({ method: 'notifications/tools/list_changed' }).catch(() => {})
+
 async function callTool(
   sdk: McpSdk,
   server: Server,
-  { session, onClient, approveAll = false }: McpOptions,
+  { session, onClient, gateway, approveAll = false }: McpOptions,
   name: string,
   args: unknown,
   context: ServerContext,
@@ -122,10 +134,15 @@ async function callTool(
       canAsk: client.canAsk,
       approved: given
         ? ('client' as const)
-        : approveAll && name !== REQUEST_HOST
+        : approveAll && name !== REQUEST_HOST && !gateway?.isForPerson(name)
           ? ('--yes' as const)
           : undefined,
       progress: progressOf(context),
+    }
+    if (gateway?.owns(name)) {
+      const result = await gateway.call(name, args, call)
+      if (gateway.changesTools(name)) toolsChanged(server)
+      return result
     }
     return respond(await perform(OPERATIONS, session, name, args ?? {}, call))
   } catch (error) {

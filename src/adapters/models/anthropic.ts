@@ -9,6 +9,7 @@ import {
   failure,
   type ImageType,
   perform,
+  Question,
   type Result,
   unknownTool,
 } from '../operations/operation.ts'
@@ -165,6 +166,22 @@ const TOOLSET: readonly Tool[] = [
   }),
 ]
 
+const ABOUT: Readonly<Record<string, string>> = {
+  bash: 'Runs a command in a shell that keeps its directory and variables.',
+  read: 'Reads a file.',
+  write: 'Writes a file.',
+  edit: 'Replaces text in a file.',
+  glob: 'Finds files by name.',
+  grep: 'Finds text in files.',
+}
+
+/** The tools of a session in Anthropic's service, under the names of its agent toolset. */
+export const WORKER_TOOLS = [bash, ...TOOLSET].map(({ name, input }) => ({
+  name,
+  input,
+  about: ABOUT[name] ?? name,
+}))
+
 /** Tool definitions for the Messages API, and the function that runs tool calls. */
 export function anthropicTools(
   session: AgentSession,
@@ -188,6 +205,7 @@ export function anthropicTools(
       if (!found) throw unknownTool(table, use.name)
       return toolResult(use.id, await found.run(session, found.input.parse(use.input ?? {}, ''), call))
     } catch (error) {
+      if (error instanceof Question && call.canAsk) throw error
       return toolResult(use.id, failure(error))
     }
   }

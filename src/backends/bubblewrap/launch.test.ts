@@ -168,7 +168,7 @@ describe('the whole vector', () => {
       ...['sys', 'sysrq-trigger', 'irq', 'bus', 'fs', 'acpi', 'scsi'].flatMap((name) =>
         i('readonly', `/proc/${name}`),
       ),
-      ...i('writable', W, 'writable', '/tmp', 'writable', '/dev', 'rlimit', 'core', '0'),
+      ...i('writable', W, 'writable', '/tmp', 'writable', '/dev', 'host-mount', W, 'rlimit', 'core', '0'),
     ])
   })
 })

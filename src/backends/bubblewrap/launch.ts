@@ -2,8 +2,9 @@ import { LAUNCH_VARIABLE, STAGE } from '../../host/guest/protocol.ts'
 import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
-import { type Mount, type PathFact, type Plan, PROXY_PORT, type WritableRoot } from '../../model/plan.ts'
-import { isOffline, protectionFields, watched, writableTargets } from '../guest-config.ts'
+import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
+import { isOffline, protectionFields, socketFields, watched, writableTargets } from '../guest-config.ts'
+import { RUN_BYTES, rootOperations } from '../writable-root.ts'
 
 /**
  * Translates a plan to the launch vector that our launcher (guest/agent) reads.
@@ -72,6 +73,8 @@ const PROC_READONLY = [
   '/proc/acpi',
   '/proc/scsi',
 ]
+/** SECURITY: root may write to files of every process of its own, such as the agent's OOM score. */
+const AGENT_PROC = '/proc/1'
 /** Kernel information that is not namespaced. */
 const PROC_HIDDEN = [
   '/proc/kcore',
@@ -83,8 +86,6 @@ const PROC_HIDDEN = [
   '/proc/sched_debug',
 ]
 const MB = 1024 * 1024
-/** The size of `/run` in a writable root, in memory. */
-const RUN_MB = 16
 
 /** The launch vector for one command, or for a persistent sandbox that takes commands on its channel. */
 export function launchVector(
@@ -120,24 +121,6 @@ export function launchVector(
 
 const rootArguments = (plan: Plan, context: LaunchContext): string[] =>
   plan.root ? writableRoot(plan, context) : grantsRoot(plan) ? hostRoot(plan) : privateRoot(plan, context)
-
-/** What the launcher assembles before bubblewrap starts. */
-const rootOperations = (plan: Plan, { ids, layers, disk }: WritableRoot): string[] => [
-  ...['ids', String(ids.stored), String(ids.first), String(ids.count), ids.locks],
-  ...['disk', disk.real, disk.dev, disk.ino],
-  ...layers.flatMap(({ target, lower }) => [
-    ...lower.flatMap(({ real, dev, ino }) => ['lower', real, dev, ino]),
-    'layer',
-    target,
-  ]),
-  ...plan.own.flatMap((target) => ['own', target]),
-  ...[...grants(plan)]
-    .sort((a, b) => a.target.length - b.target.length)
-    .flatMap((mount) => [
-      ...['mount', mount.stored ? (mount.mode === 'ro' ? 'stored-ro' : 'stored') : mount.mode],
-      ...[mount.real, mount.dev, mount.ino, mount.target],
-    ]),
-]
 
 /** Kept by the agent, in the sandbox's own user namespace; it gives most of them to the sandbox's root user. */
 const ROOT_USER_CAPABILITIES = [
@@ -179,7 +162,7 @@ function writableRoot(plan: Plan, { bootId }: LaunchContext): string[] {
     ...arg('--bind', `${STAGE}/root`, '/'),
     ...arg('--proc', '/proc', '--dev', '/dev'),
     ...arg('--perms', '1777', ...tmpSize(plan), '--tmpfs', '/tmp', '--perms', '0755'),
-    ...arg('--size', String(RUN_MB * MB), '--tmpfs', '/run'),
+    ...arg('--size', String(RUN_BYTES), '--tmpfs', '/run'),
     ...arg('--perms', '0755', '--dir', '/run/ringfence', '--perms', '1777', '--dir', '/run/lock'),
     ...(bootId ? boot(bootId) : []),
     ...files(plan),
@@ -345,9 +328,10 @@ function agentFields(plan: Plan, command: Command | 'persistent', context: Launc
     ...nested(plan).flatMap((mount, index) => ['nested', stage(index), mount.target, mount.mode]),
     ...plan.masks.flatMap((mask) => ['mask', mask.target, mask.dev, mask.ino]),
     ...PROC_HIDDEN.flatMap((path) => ['hide', path]),
-    ...PROC_READONLY.flatMap((path) => ['readonly', path]),
+    ...[...PROC_READONLY, ...(plan.root ? [AGENT_PROC] : [])].flatMap((path) => ['readonly', path]),
     ...(grantsRoot(plan) ? ['whole-file-system'] : writablePaths(plan).flatMap((path) => ['writable', path])),
     ...protectionFields(plan),
+    ...socketFields(plan),
     ...limitFields(plan, context),
   ]
 }

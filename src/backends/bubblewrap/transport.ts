@@ -85,7 +85,7 @@ export class BubblewrapTransport implements GuestTransport {
   usage(): Usage | undefined {
     if (!this.#opened) return undefined
     const { pid } = this.#opened.companion
-    return { ...treeUsage(pid), ...(this.#hasDisk ? { diskBytes: diskUsageOf(pid) } : {}) }
+    return { ...treeUsage(pid), ...(this.#hasDisk ? { diskBytes: diskUsageOf(rootOf(pid)) } : {}) }
   }
 
   /** Writes everything that the sandbox changed to its disk. */

@@ -15,6 +15,14 @@ import { containerFields, expectedMounts } from '../guest-config.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from '../gvisor/own-kernel.ts'
 import type { ImageStore } from '../images/store.ts'
 import { Container } from './container.ts'
+import {
+  assembleRoot,
+  EXPECTED_ROOT,
+  HANDOVER_TARGET,
+  handoverDirectory,
+  prepareHandover,
+  RootContainerSandbox,
+} from './container-root.ts'
 import { EngineImages } from './engine-images.ts'
 import { type ContainerContext, containerBody } from './launch.ts'
 import { layersOf } from './layers.ts'
@@ -63,6 +71,9 @@ const CLAIMS: readonly Guarantee[] = [
   'cleanup',
 ]
 
+/** Without any capability; it leaves for the user namespace of its writable root. */
+const HOST_ROOT: User = { uid: 0, gid: 0 }
+
 /** Containers of Docker, or of Podman with the same API, with our agent as their first process. */
 export function docker(parts: DockerParts): Backend & { readonly close: () => Promise<void> } {
   return new Docker(parts)
@@ -75,6 +86,8 @@ class Docker implements Backend {
   readonly emulated = false
   readonly runsImages = true
   readonly mountsVolumes = true
+  /** gVisor's kernel does not see what is mounted from outside. */
+  readonly writableRoots: boolean
   readonly #parts: DockerParts
   readonly #filter = encode(assemble(process.arch as Arch))
   readonly #pool: ContainerPool
@@ -82,6 +95,7 @@ class Docker implements Backend {
 
   constructor(parts: DockerParts) {
     this.#parts = parts
+    this.writableRoots = !this.#ownKernel
     this.#pool = new ContainerPool(parts.ready ?? 0)
   }
 
@@ -160,7 +174,7 @@ class Docker implements Backend {
     refuseUnfit(plan, this.name)
     if (this.#ownKernel) refuseUnkept(plan)
     const images = this.#engineImages()
-    const image = await images.idOf(plan)
+    const image = await (plan.root ? images.empty() : images.idOf(plan))
     const start = (signal?: AbortSignal): Promise<ContainerTransport> =>
       this.#prepare(plan, images.engine, image, signal)
     const transport = await this.#pool.take(plan, `${options.owner ?? ''}|${image}`, {
@@ -168,7 +182,9 @@ class Docker implements Backend {
       prepare: () => start(),
     })
     transport.handTo(options.onTunnel)
-    return new ContainerSandbox(plan, transport)
+    return plan.root
+      ? new RootContainerSandbox(plan, plan.root, transport)
+      : new ContainerSandbox(plan, transport)
   }
 
   async reap(): Promise<void> {
@@ -190,8 +206,8 @@ class Docker implements Backend {
     const container = await this.#start(plan, engine, image, signal)
     const own = this.#ownKernel
     const agentConfig = {
-      fields: containerFields(plan, { supervises: !own, counts: own, prefork: own }),
-      expected: own ? [] : expectedMounts(plan),
+      fields: containerFields(plan, { supervises: !own, sharesFiles: true, counts: own, prefork: own }),
+      expected: own ? [] : plan.root ? EXPECTED_ROOT : expectedMounts(plan),
       filter: this.#filter,
     }
     const transport = new ContainerTransport(plan, container, agentConfig, {
@@ -208,24 +224,39 @@ class Docker implements Backend {
     signal: AbortSignal | undefined,
   ): Promise<Container> {
     const { stateDir, sabotage } = this.#parts
-    const user = userFor(plan)
+    const user = plan.root ? HOST_ROOT : userFor(plan)
     const files = containerFiles(stateDir, plan, user)
     try {
-      const body = containerBody(plan, await this.#context(image, files, user))
-      return await Container.start(engine, sabotage?.(body) ?? body, plan, {
+      if (plan.root) prepareHandover(files)
+      const body = containerBody(plan, await this.#context(image, files, user, plan.root !== undefined))
+      const container = await Container.start(engine, sabotage?.(body) ?? body, plan, {
         files,
         signal,
         ownKernel: this.#ownKernel,
       })
+      await this.#giveRoot(plan, container, files)
+      return container
     } catch (error) {
       rmSync(files, { recursive: true, force: true })
       throw error
     }
   }
 
-  async #context(image: string, files: string, user: User): Promise<ContainerContext> {
+  async #giveRoot(plan: Plan, container: Container, files: string): Promise<void> {
+    const { pid } = container
+    if (!plan.root) return
+    try {
+      if (pid === undefined) throw new SandboxError('unsupported', 'the container is not on this host')
+      await assembleRoot(plan, plan.root, { agent: this.#parts.agent, files, pid })
+    } catch (error) {
+      await container.destroy()
+      throw error
+    }
+  }
+
+  async #context(image: string, files: string, user: User, hasRoot: boolean): Promise<ContainerContext> {
     const { agent, owner, epoch } = this.#parts
-    const profile = engineProfile(process.arch as Arch)
+    const profile = engineProfile(process.arch as Arch, hasRoot)
     const podman = await this.#engineImages().isPodman()
     if (podman) writeFileSync(join(files, 'seccomp.json'), profile, { mode: 0o444 })
     return {
@@ -233,6 +264,7 @@ class Docker implements Backend {
       agent,
       files,
       ...user,
+      handover: hasRoot ? { source: handoverDirectory(files), target: HANDOVER_TARGET } : undefined,
       runtime: this.#parts.runtime,
       podman,
       descriptors: Math.min(hardLimit('open files', 4096), 65_536),

@@ -13,6 +13,8 @@ export type ContainerContext = {
   readonly files: string
   readonly uid: number
   readonly gid: number
+  /** The host directory through which a container with a writable root receives it. */
+  readonly handover?: { readonly source: string; readonly target: string } | undefined
   readonly runtime: string | undefined
   /** Podman ignores the options of a `/tmp` in Docker's form; Docker has no other form to make it executable. */
   readonly podman: boolean
@@ -66,9 +68,26 @@ export function containerBody(plan: Plan, context: ContainerContext): Record<str
     HostConfig: {
       ...isolation(context),
       ...resources(plan, context),
-      Mounts: [...mounts(plan, context), ...(context.podman ? [temporaryMount(plan)] : [])],
-      ...(context.podman ? {} : { Tmpfs: temporary(plan) }),
+      ...fileSystem(plan, context),
     },
+  }
+}
+
+/**
+ * A writable root is assembled from outside (container-root.ts), so the engine mounts only what the agent needs to take it. Its user
+ * namespace does not own the network of the container, where root would otherwise have no ports below 1024.
+ */
+function fileSystem(plan: Plan, context: ContainerContext): Record<string, unknown> {
+  const { agent, handover, podman } = context
+  if (handover)
+    return {
+      UsernsMode: 'host',
+      Sysctls: { 'net.ipv4.ip_unprivileged_port_start': '0' },
+      Mounts: [bind(agent, AGENT_TARGET, true), bind(handover.source, handover.target, true)],
+    }
+  return {
+    Mounts: [...mounts(plan, context), ...(podman ? [temporaryMount(plan)] : [])],
+    ...(podman ? {} : { Tmpfs: temporary(plan) }),
   }
 }
 
@@ -120,14 +139,17 @@ function resources(
 /** tmpfs counts as memory; without a memory limit it has a limit of its own. */
 const shared = (memoryMb = 1024, diskMb = memoryMb): number => Math.max(1, Math.min(memoryMb, diskMb))
 
-const temporary = ({ limits }: Plan): Record<string, string> => ({
-  '/tmp': `rw,exec,nosuid,nodev,mode=1777,size=${shared(limits.memoryMb, limits.diskMb) * MB}`,
+/** The size of `/tmp`. */
+export const temporaryBytes = ({ limits }: Plan): number => shared(limits.memoryMb, limits.diskMb) * MB
+
+const temporary = (plan: Plan): Record<string, string> => ({
+  '/tmp': `rw,exec,nosuid,nodev,mode=1777,size=${temporaryBytes(plan)}`,
 })
 
-const temporaryMount = ({ limits }: Plan): Bind => ({
+const temporaryMount = (plan: Plan): Bind => ({
   Type: 'tmpfs',
   Target: '/tmp',
-  TmpfsOptions: { SizeBytes: shared(limits.memoryMb, limits.diskMb) * MB, Mode: 0o1777 },
+  TmpfsOptions: { SizeBytes: temporaryBytes(plan), Mode: 0o1777 },
 })
 
 type Bind = Record<string, unknown>

@@ -41,7 +41,7 @@ const refuseBits = (name: string, mask: number): readonly Rule[] =>
  * The same rules as our own filter, in the format of container engines, so that they apply from the container's first
  * instruction. The agent loads the exact filter on top of it.
  */
-export function engineProfile(arch: Arch): string {
+export function engineProfile(arch: Arch, entersRoot = false): string {
   const families = Array.from({ length: LAST_FAMILY }, (_, family) => family).filter(
     (family) => !FAMILIES.includes(family),
   )
@@ -49,7 +49,8 @@ export function engineProfile(arch: Arch): string {
     defaultAction: 'SCMP_ACT_ALLOW',
     architectures: [arch === 'arm64' ? 'SCMP_ARCH_AARCH64' : 'SCMP_ARCH_X86_64'],
     syscalls: [
-      refuse(REFUSED_CALLS),
+      // PID 1 enters a writable root before it loads our filter, which refuses this call to everybody.
+      refuse(REFUSED_CALLS.filter((name) => !(entersRoot && name === 'setns'))),
       refuse(['clone3'], ENOSYS),
       ...refuseBits('clone', CLONE_NAMESPACES),
       ...refuseBits('unshare', NEW_NAMESPACES),

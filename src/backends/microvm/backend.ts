@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
 import { monotonicMs } from '../../host/clock.ts'
-import { READY_GUARD, READY_LANDLOCK } from '../../host/guest/protocol.ts'
+import { READY_GUARD, READY_IDS, READY_LANDLOCK } from '../../host/guest/protocol.ts'
 import { hostFingerprint, systemProgram } from '../../host/system.ts'
 import { WarmPool } from '../../host/warm-pool.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -70,6 +70,7 @@ class Microvm implements Backend {
   readonly level = 'microvm'
   readonly byNameOnly = false
   readonly runsImages = true
+  readonly writableRoots = true
   readonly #parts: MicrovmParts
   readonly #images: GuestImages
   readonly #machines: MachineProvisioner
@@ -151,7 +152,7 @@ class Microvm implements Backend {
 
   /** SECURITY: a pooled machine was created for the same owner and the same plan; it never contains files of the host. */
   async #waitingFor(plan: Plan, kind: MachineKind, owner: string): Promise<Prepared | undefined> {
-    if (!isAlone(plan)) return undefined
+    if (plan.root || !isAlone(plan)) return undefined
     const key = `${owner}|${kind.image.digest}|${kindOfPlan(plan)}`
     const found = await this.#ready.take(key, async () => {
       const prepared = await Prepared.make(plan, await this.#machines.start(kind), this.#settings(kind))
@@ -206,11 +207,13 @@ class Microvm implements Backend {
           hint: 'ask for less memory',
         },
       )
-    const image = await this.#images.get(await this.#imageOf(plan))
+    const tree = plan.root?.image
+    const image = await (tree ? this.#images.ofTree(tree) : this.#images.get(await this.#imageOf(plan)))
     return {
       image,
       memoryMb,
-      diskMb: plan.mounts.length > 0 ? diskMb(plan) : 0,
+      diskMb: plan.mounts.length > 0 && !plan.root ? diskMb(plan) : 0,
+      ...(plan.root ? { disk: plan.root.disk.real } : {}),
       cpus: Math.max(1, Math.ceil(plan.limits.cpus ?? 1)) + 0.5,
     }
   }
@@ -231,6 +234,7 @@ class Microvm implements Backend {
     ...(status.get('Seccomp') === '2' ? ['seccomp'] : []),
     ...(status.get('NoNewPrivs') === '1' ? ['no-new-privs'] : []),
     ...(/^0+$/.test(status.get('CapEff') ?? '') ? ['no-capabilities'] : []),
+    ...(status.has(READY_IDS) ? [`root-user(id ${status.get(READY_IDS)} in the machine)`] : []),
     ...(Number(status.get(READY_LANDLOCK)) > 0 ? [`landlock(abi ${status.get(READY_LANDLOCK)})`] : []),
     ...(status.get(READY_GUARD) === '1' ? ['guard'] : []),
     'cgroup',

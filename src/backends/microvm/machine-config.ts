@@ -1,5 +1,6 @@
 import { basename } from 'node:path/posix'
-import type { Mount, Plan } from '../../model/plan.ts'
+import { USER_UID } from '../../host/guest/protocol.ts'
+import type { Mount, Plan, WritableRoot } from '../../model/plan.ts'
 import type { User } from '../container-files.ts'
 
 /** Translates a plan to the configuration of a machine's `/init` (guest/agent/machine/setup.c). Pure. */
@@ -44,9 +45,8 @@ export function containerSettingFields(plan: Plan, settings: ContainerSettings):
   const most = Math.min(asked(plan, 'memoryMb') ?? Number.POSITIVE_INFINITY, memoryMb - KERNEL_MB)
   const tmp = Math.min(most, plan.limits.diskMb ?? Number.POSITIVE_INFINITY)
   return [
-    // Without mounts the disk is not needed.
-    ...(plan.mounts.length > 0 ? ['disk'] : []),
-    ...['user', String(user.uid), String(user.gid), 'tmp', `${Math.max(1, Math.floor(tmp))}m`],
+    ...(plan.root ? rootFields(plan, plan.root) : userFields(plan, user)),
+    ...['tmp', `${Math.max(1, Math.floor(tmp))}m`],
     ...[
       'limit',
       'memory.max',
@@ -56,7 +56,9 @@ export function containerSettingFields(plan: Plan, settings: ContainerSettings):
       pids === undefined ? 'max' : String(pids),
     ],
     ...['limit', 'cpu.max', cpus === undefined ? 'max 100000' : `${Math.round(cpus * 100_000)} 100000`],
-    ...smallFiles(plan, user, hostname).flatMap(({ target, text }) => ['file', target, text]),
+    ...[...(plan.root ? [] : userFiles(plan, user)), ...smallFiles(plan, hostname)].flatMap(
+      ({ target, text }) => ['file', target, text],
+    ),
     ...(images.size > 0 ? ['inputs'] : []),
     ...guestMountsOf(plan).flatMap(({ kind, mode, target }, index) => [
       'mount',
@@ -68,11 +70,54 @@ export function containerSettingFields(plan: Plan, settings: ContainerSettings):
   ]
 }
 
-function smallFiles(
-  plan: Plan,
-  { uid, gid }: User,
-  hostname: string,
-): readonly { target: string; text: string }[] {
+/** Without mounts the disk is not needed. */
+const userFields = (plan: Plan, { uid, gid }: User): readonly string[] => [
+  ...(plan.mounts.length > 0 ? ['disk'] : []),
+  ...['user', String(uid), String(gid)],
+]
+
+/** In a machine of its own a sandbox needs no range of its own: ids are those that its disk stores. */
+const rootFields = (plan: Plan, { ids, image }: WritableRoot): readonly string[] => [
+  ...['root', String(ids.stored)],
+  ...plan.own.flatMap((target) => ['own', target]),
+  ...(image ? [] : FIRST_FILES).flatMap(({ target, text }) => ['first-file', target, text]),
+]
+
+type SmallFile = { readonly target: string; readonly text: string }
+
+/** System users that programs and packages expect, with the ids that Debian reserves for them. */
+const SYSTEM_USERS = [
+  ['root', 0, '/root', '/bin/bash'],
+  ['daemon', 1, '/usr/sbin', '/usr/sbin/nologin'],
+  ['bin', 2, '/bin', '/usr/sbin/nologin'],
+  ['sys', 3, '/dev', '/usr/sbin/nologin'],
+  ['mail', 8, '/var/mail', '/usr/sbin/nologin'],
+  ['www-data', 33, '/var/www', '/usr/sbin/nologin'],
+  ['_apt', 42, '/nonexistent', '/usr/sbin/nologin'],
+  ['nobody', 65534, '/nonexistent', '/usr/sbin/nologin'],
+  ['user', USER_UID, '/home/user', '/bin/bash'],
+] as const
+const SYSTEM_GROUPS = 'tty:x:5:\nsudo:x:27:user\nshadow:x:42:\nutmp:x:43:\nstaff:x:50:\nnogroup:x:65534:\n'
+
+/** What a new root has beyond the image; afterwards these files are the sandbox's own. */
+const FIRST_FILES: readonly SmallFile[] = [
+  {
+    target: '/etc/passwd',
+    text: SYSTEM_USERS.map(
+      ([name, id, home, shell]) => `${name}:x:${id}:${id === 42 ? 65534 : id}::${home}:${shell}\n`,
+    ).join(''),
+  },
+  {
+    target: '/etc/group',
+    text: `${SYSTEM_USERS.filter(([, id]) => id !== 42 && id !== 65534)
+      .map(([name, id]) => `${name}:x:${id}:\n`)
+      .join('')}${SYSTEM_GROUPS}`,
+  },
+  { target: '/etc/nsswitch.conf', text: 'passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n' },
+  { target: '/root/.profile', text: '' },
+]
+
+function userFiles(plan: Plan, { uid, gid }: User): readonly SmallFile[] {
   const name = plan.own[0] ? 'user' : uid === 0 ? 'root' : 'agent'
   const home = plan.own[0] ?? '/tmp'
   const shell = plan.own[0] ? '/bin/bash' : '/bin/sh'
@@ -82,11 +127,14 @@ function smallFiles(
       text: `${name}:x:${uid}:${gid}::${home}:${shell}\nnobody:x:65534:65534::/nonexistent:/bin/false\n`,
     },
     { target: '/etc/group', text: `${name}:x:${gid}:\nnogroup:x:65534:\n` },
-    { target: '/etc/hosts', text: `127.0.0.1 localhost sandbox ${hostname}\n::1 localhost\n` },
-    { target: '/etc/hostname', text: `${hostname}\n` },
-    ...plan.files,
   ]
 }
+
+const smallFiles = (plan: Plan, hostname: string): readonly SmallFile[] => [
+  { target: '/etc/hosts', text: `127.0.0.1 localhost sandbox ${hostname}\n::1 localhost\n` },
+  { target: '/etc/hostname', text: `${hostname}\n` },
+  ...plan.files,
+]
 
 /** What a machine runs before it is saved as a template, so that the programs that sandboxes start are in its memory. */
 export const WARM_UP_COMMANDS: readonly string[] = [

@@ -8,7 +8,11 @@ import { POOL_WARM_UP_COMMANDS, WARM_UP_COMMANDS, WARM_UP_FIELDS, WARM_UP_MOUNTS
 import { MachineTemplates } from './template.ts'
 
 /** Everything that a new machine depends on. A disk with size 0 has no file system. */
-export type MachineKind = Omit<MachineSpec, 'disk' | 'inputs'> & { readonly diskMb: number }
+export type MachineKind = Omit<MachineSpec, 'disk' | 'inputs'> & {
+  readonly diskMb: number
+  /** The disk of a writable root, which outlives the machine; absent: one that ends with it. */
+  readonly disk?: string | undefined
+}
 
 /** What machines are provisioned with. */
 export type MachineProvisionerParts = {
@@ -54,7 +58,7 @@ export class MachineProvisioner {
 
   /** An unused machine; it may be paused. */
   async get(kind: MachineKind): Promise<GuestMachine> {
-    if (this.#parts.ready === 0) return this.start(kind)
+    if (this.#parts.ready === 0 || kind.disk !== undefined) return this.start(kind)
     const key = `${await this.#templates.keyOf(kind)}|${kind.diskMb}|${kind.cpus}`
     return (await this.#pool.take(key, () => this.#asleep(kind))) ?? this.start(kind)
   }
@@ -82,9 +86,9 @@ export class MachineProvisioner {
    */
   async start(kind: MachineKind): Promise<GuestMachine> {
     const dir = this.#directory()
-    const spec = { ...kind, disk: join(dir, 'disk'), inputs: join(dir, INPUTS) }
+    const spec = { ...kind, disk: kind.disk ?? join(dir, 'disk'), inputs: join(dir, INPUTS) }
     try {
-      for (const path of [spec.disk, spec.inputs]) makeBareDisk(path)
+      for (const path of [spec.disk, spec.inputs]) if (path !== kind.disk) makeBareDisk(path)
       // The guest reads its disk only when told to, so both can be prepared in parallel.
       const formatting = kind.diskMb > 0 ? formatDisk(spec.disk, kind.diskMb) : undefined
       const [started, formatted] = await Promise.allSettled([this.#started(spec, dir), formatting])

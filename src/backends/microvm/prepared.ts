@@ -1,5 +1,5 @@
 import type { Duplex } from 'node:stream'
-import { READY_FILLED, READY_TOKEN } from '../../host/guest/protocol.ts'
+import { READY_FILLED, READY_TOKEN, USER_UID } from '../../host/guest/protocol.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Mount, Plan } from '../../model/plan.ts'
 import { userFor } from '../container-files.ts'
@@ -68,7 +68,7 @@ export class Prepared {
         return copy && isLarge(mount) ? [[index, copy]] : []
       }),
     )
-    await makeInputs(machine.inputs, large)
+    await makeInputs(machine.inputs, large, plan.root && plan.root.ids.stored + USER_UID)
     const { memoryMb } = settings
     const machineSettings = {
       user: userFor(plan),

@@ -1,4 +1,7 @@
+import { statSync } from 'node:fs'
+import { copyDisk } from '../../host/root/disk-image.ts'
 import type { Command, ExecResult, Violation } from '../../model/command.ts'
+import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { RunningCommand, StartIo, Usage } from '../backend.ts'
 import { ContainerSandbox } from '../container-handle.ts'
@@ -37,7 +40,25 @@ export class MicrovmSandbox extends ContainerSandbox {
   }
 
   override usage(): Usage | undefined {
-    return this.#prepared.machine.usage()
+    const used = this.#prepared.machine.usage()
+    const { root } = this.#plan
+    return used && root ? { ...used, diskBytes: allocated(root.disk.real) } : used
+  }
+
+  /** The agent's answer shows that all commands stand still and that the disk has everything. */
+  async copyDisk(to: string): Promise<void> {
+    const { root } = this.#plan
+    if (!root) throw new SandboxError('unsupported', 'this sandbox has no disk of its own')
+    await this.still(async () => {
+      await this.files.sync('/')
+      await copyDisk(root.disk.real, to)
+    })
+  }
+
+  /** A machine that never runs again, such as after a crash of the server, leaves a disk with everything on it. */
+  override async pause(): Promise<void> {
+    if (this.#plan.root) await this.still(() => this.files.sync('/'))
+    await super.pause()
   }
 
   override async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
@@ -70,8 +91,9 @@ export class MicrovmSandbox extends ContainerSandbox {
     }
   }
 
-  /** Freezes what still runs, so that the copy is consistent. */
+  /** Freezes what still runs, so that the copy is consistent. The disk of a root may be used again. */
   async #lastTake(): Promise<void> {
+    if (this.#plan.root && !this.isPaused) await this.still(() => this.files.sync('/'))
     if (this.#prepared.shared.length === 0) return
     if (this.isPaused) await this.resume()
     const session = await this.#prepared.transport.session()
@@ -114,6 +136,8 @@ export class MicrovmSandbox extends ContainerSandbox {
     return taken.left
   }
 }
+
+const allocated = (path: string): number => (statSync(path, { throwIfNoEntry: false })?.blocks ?? 0) * 512
 
 /** A guest that does not send its files in time must not block the close. */
 const tooLate = (): Promise<never> =>

@@ -1,8 +1,10 @@
 import { existsSync } from 'node:fs'
+import { constants } from 'node:os'
 import { resolve } from 'node:path'
 import { compose, type Ringfence } from '../../compose/compose.ts'
 import { writeAtomically } from '../../host/files/atomic-file.ts'
 import type { Use } from '../../model/command.ts'
+import { exitCodeOf } from '../../model/command.ts'
 import type { Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { visible } from '../../model/visible.ts'
@@ -23,6 +25,8 @@ const OPTIONS = {
 } as const
 
 const ROUNDS = 5
+/** The exit codes of a program that cannot be executed or was not found. */
+const NOT_STARTED = [126, 127]
 const DEFAULT_SECONDS = 300
 
 /**
@@ -37,6 +41,11 @@ export async function learn(args: readonly string[]): Promise<number> {
   try {
     const session = new Learning(ringfence, command, resolve(ringfence.cwd, values.workspace ?? '.'), values)
     const learned = await session.run()
+    // A program that could not start needs nothing, so a policy made from it would be worthless.
+    if (NOT_STARTED.includes(session.exitCode)) {
+      err('nothing learned: the command did not start\n')
+      return session.exitCode
+    }
     const text = learnedPolicy(learned)
     if (values.output === undefined) out(text)
     else writeAtomically(values.output, text)
@@ -64,6 +73,8 @@ class Learning {
   readonly #reads = new Set<string>()
   readonly #hosts = new Set<string>()
   readonly #leftOut = new Map<string, string>()
+  /** Of the last round. */
+  exitCode = 0
 
   constructor(ringfence: Ringfence, command: string | readonly string[], workspace: string, choice: Choice) {
     this.#ringfence = ringfence
@@ -77,7 +88,9 @@ class Learning {
     for (let round = 1; round <= ROUNDS; round++) {
       const known = this.#known()
       err(`round ${round}: ${known} grants\n`)
-      decision = (await this.#once()).decision
+      const done = await this.#once()
+      decision = done.decision
+      this.exitCode = exitCodeOf(done.outcome, constants.signals)
       if (this.#known() === known) break
     }
     return {

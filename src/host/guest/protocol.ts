@@ -1,7 +1,7 @@
 // Generated from guest/protocol.json by scripts/protocol.mjs; do not edit.
 
 /** Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-export const PROTOCOL_VERSION = '6'
+export const PROTOCOL_VERSION = '7'
 
 /** Letters of the frames that the agent sends. */
 export const AGENT_FRAMES = {
@@ -117,6 +117,8 @@ export const READY_GUARD = 'Guard'
 export const READY_IDS = 'Ids'
 /** where the launcher assembles a writable root, in a mount namespace of its own */
 export const STAGE = '/run/ringfence/stage'
+/** the socket at which PID 1 of a container receives its writable root */
+export const HANDOVER_NAME = 'handover'
 /** key in the ready frame: what the host called this machine */
 export const READY_TOKEN = 'Token'
 /** key in the ready frame: when the machine's files had been copied in, in ns */
@@ -186,6 +188,7 @@ export const LAUNCH_OPERATIONS: Readonly<Record<string, number>> = {
   disk: 3, // IMAGE DEVICE INODE
   mount: 5, // ro|rw|stored SOURCE DEVICE INODE TARGET
   own: 1, // TARGET
+  temporary: 2, // TARGET OPTIONS
 }
 
 /** A command, as a frame or as part of the configuration, with how many arguments each takes. */
@@ -212,6 +215,8 @@ export const CONFIG_FIELDS: Readonly<Record<string, number>> = {
   writable: 1, // PATH
   supervise: 1, // PATH
   private: 1, // PATH
+  'host-mount': 1, // PATH
+  'host-socket': 1, // PATH
   'protect-root': 1, // NAMES
   'protect-inner': 1, // PATTERNS
   'protect-name': 1, // PATTERNS
@@ -245,12 +250,16 @@ export const MACHINE_FIELDS: Readonly<Record<string, number>> = {
   file: 2, // TARGET TEXT
   tmp: 1, // SIZE
   mount: 4, // dir|file|image ro|rw TARGET NAME
+  root: 1, // FIRST_ID
+  'first-file': 2, // TARGET TEXT
+  own: 1, // TARGET
 }
 
 /** What each mount point of a container must and must not show, in the expect frame, with how many arguments each takes. */
 export const EXPECTED_MOUNTS: Readonly<Record<string, number>> = {
   is: 3, // PATH DEVICE INODE
   not: 3, // PATH DEVICE INODE
+  root: 1, // SOCKET
 }
 
 /** What distinguishes a clone of a virtual machine, in the identity frame, with how many arguments each takes. */
@@ -275,4 +284,5 @@ export const FILE_OPERATIONS: Readonly<Record<string, number>> = {
   pack: 1, // PATH
   changes: 2, // PATH SINCE
   unpack: 1, // PATH
+  sync: 1, // PATH
 }

@@ -115,7 +115,7 @@ export class WritableRoots {
     this.#disks ??= new DiskImages(this.#dir, ids.stored)
     const disk = join(dir, DISK)
     if (!existsSync(disk)) await (from ? copied(from, disk, diskMb) : this.#disks.create(disk, diskMb))
-    return { layers, disk: factOf(disk), ids }
+    return { layers, disk: factOf(disk), ids, ...(lower ? { image: lower.map(factOf) } : {}) }
   }
 
   #baseTree(): Promise<string> {

@@ -77,7 +77,15 @@ export const sandboxMetricsShape = object({
   ttl_left_ms: nullable(number()),
   idle_left_ms: nullable(number()),
   uptime_ms: number(),
+  cpu_ms: described(
+    'processor time used so far; null where the backend cannot measure it',
+    nullable(number()),
+  ),
+  memory_bytes: described('memory in use; null where the backend cannot measure it', nullable(number())),
 })
+
+/** What a sandbox is doing and using now. */
+export type SandboxMetrics = Infer<typeof sandboxMetricsShape>
 
 /** The files of a sandbox at one moment. */
 export const snapshotShape = object({

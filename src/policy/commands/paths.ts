@@ -50,7 +50,8 @@ const PROJECT_TOKENS = new Set(['.npmrc', '.pypirc', '.netrc', '.my.cnf', '.dock
 
 /** The finding for using a path in this way, if it needs more than `allow`. */
 export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUse): Finding[] {
-  if (path === '' || path === '-') return []
+  // `-` is standard input to most readers; many writers (`shuf -o -`, `tee -`) take it for a file of that name.
+  if (path === '' || (path === '-' && use === 'read')) return []
   spend(walk)
   const disguised = disguiseOf(path)
   if (disguised) return [disguised]
@@ -252,7 +253,7 @@ function judgeWrite(at: PathPattern, shown: string, use: PathUse, roots: Roots):
       `${verb} \`${shown}\`, which runs when something else starts`,
     )
   if (roots.inWorkspace) return judgeWorkspace(at, shown, use, roots)
-  if (at.open) return judgeOpenWrite(at, shown, verb)
+  if (at.open) return judgeOpenWrite(at, shown, use)
   if (below(at, SHARED_PATTERNS)) {
     const whole =
       use === 'delete' &&
@@ -276,7 +277,8 @@ function judgeWrite(at: PathPattern, shown: string, use: PathUse, roots: Roots):
   return asked('paths/outside-write', `${verb} \`${shown}\` outside the workspace`)
 }
 
-function judgeOpenWrite(at: PathPattern, shown: string, verb: string): Finding {
+function judgeOpenWrite(at: PathPattern, shown: string, use: PathUse): Finding {
+  const verb = use === 'delete' ? 'deletes' : 'writes'
   const tail = at.segments.filter((segment) => !isOpen(segment)).join('/')
   if (
     tail !== '' &&
@@ -288,7 +290,10 @@ function judgeOpenWrite(at: PathPattern, shown: string, verb: string): Finding {
   if (SHARED_PATTERNS.all.some((entry) => entry.every((segment, index) => at.segments[index] === segment)))
     return dynamic(`${verb} \`${shown}\``)
   return {
-    ...asked('paths/open-write', `${verb} \`${shown}\`, which is known only when it runs`),
+    ...asked(
+      use === 'delete' ? 'paths/open-delete' : 'paths/open-write',
+      `${verb} \`${shown}\`, which is known only when it runs`,
+    ),
     hard: true,
   }
 }

@@ -152,7 +152,8 @@ export function grantedRoot(spec: Spec, facts: Facts, mounts: readonly Mount[]):
   const mounted = mounts.find(({ mode, stored }) => mode === 'rw' && !stored)
   const preset = spec.preset === 'read-only' ? 'the preset `read-only`' : spec.review ? 'review' : undefined
   const network = spec.network?.mode === 'full' ? 'the network mode `full`' : undefined
-  const other = mounted ? `the writable mount \`${mounted.target}\`` : (preset ?? network)
+  const image = spec.image === undefined ? undefined : 'an image of a container engine'
+  const other = mounted ? `the writable mount \`${mounted.target}\`` : (preset ?? network ?? image)
   if (other !== undefined)
     throw new SandboxError('unsupported', `a writable root and ${other} are not supported together`, {
       hint: 'leave one of them out',

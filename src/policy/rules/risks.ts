@@ -29,7 +29,9 @@ const READ = ['machine-read'] as const
 const WORKSPACE = ['workspace-loss'] as const
 const LATER = ['persistence', 'outside-write', 'processes', 'loopback'] as const
 const DATABASE = ['network', 'loopback', 'workspace-loss'] as const
-const SOME_PATH = ['outside-write', 'persistence', 'workspace-loss'] as const
+// In the workspace, writing an unknown file is no more than writing a known one; deleting may take all of it.
+const SOME_WRITE = ['outside-write', 'persistence'] as const
+const SOME_DELETE = [...SOME_WRITE, 'workspace-loss'] as const
 const SOME_READ = ['machine-read', 'workspace-credentials'] as const
 const SECRETS = ['machine-read', 'granted-secret'] as const
 const NONE = [] as const
@@ -72,7 +74,8 @@ const RUNNING = {
   ...rows(CODE, 'packages/run packages/exec databases/shell databases/extension databases/sqlite git/run'),
   ...rows(CODE, 'git/setting git/exec-path git/repository git/dynamic git/program git/template'),
   ...rows(ANYTHING, 'code/catastrophe git/transport packages/shell'),
-  ...rows(SOME_PATH, 'text/awk-write paths/open-write'),
+  ...rows(SOME_WRITE, 'text/awk-write paths/open-write'),
+  ...rows(SOME_DELETE, 'paths/open-delete'),
   ...rows(CODE, 'shell/history text/awk-load programs/script'),
   ...rows(SOME_READ, 'paths/broad-read'),
   ...rows(SOME_READ, 'text/awk-files text/awk-read text/awk-environment'),

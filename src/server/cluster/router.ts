@@ -112,15 +112,19 @@ export class ClusterRouter {
   async #elsewhere(request: IncomingMessage, subject: Subject): Promise<NodeRow | undefined> {
     if (subject.kind === 'sandbox' && this.#parts.isLive(subject.id)) return undefined
     if (subject.kind === 'caller') return this.#rendezvous(subject.name)
-    const owner = await this.#ownerOf(request, subject)
-    const { node } = this.#parts
+    const { node, owners } = this.#parts
+    let owner = await this.#ownerOf(request, subject)
+    if (owner && owner.node !== node.id && !(await node.findPeer(owner.node)) && subject.kind === 'sandbox') {
+      // What was remembered is old: the sandbox may have ended or moved.
+      owners.forget(subject.id)
+      owner = await owners.ofSandbox(subject.id)
+    }
     if (!owner || owner.node === node.id) return undefined
     // Of an ended sandbox only its changes that wait for review are still with its node.
     if (owner.isEnded && !/\/review(\/|$|\?)/.test(request.url ?? '')) return undefined
     const other = await node.findPeer(owner.node)
     if (other) return other
     if (isLook(request)) return undefined
-    if (subject.kind === 'sandbox') this.#parts.owners.forget(subject.id)
     throw gone()
   }
 
@@ -148,13 +152,25 @@ export class ClusterRouter {
     { subject, node }: { readonly subject: Subject; readonly node: NodeRow },
   ): Promise<void> {
     this.#count('request')
-    const answer = await askPeer(request, { ...this.#base, node })
+    const answer = await askPeer(request, { ...this.#base, node }).catch((error: unknown) =>
+      this.#explain(subject, error),
+    )
     if (answer.statusCode !== MISDIRECTED) return passAnswer(answer, response)
     answer.resume()
     if (subject.kind === 'sandbox') this.#parts.owners.forget(subject.id)
     const moved = hasNoBody(request) ? await this.#elsewhere(request, subject) : undefined
     if (!moved || moved.id === node.id) throw unreachable(node)
     passAnswer(await askPeer(request, { ...this.#base, node: moved, body: Buffer.alloc(0) }), response)
+  }
+
+  /** A node that does not answer may be lost already: then its sandbox has ended, and the record says why. */
+  async #explain(subject: Subject, error: unknown): Promise<never> {
+    if (subject.kind !== 'sandbox') throw error
+    const { owners } = this.#parts
+    owners.forget(subject.id)
+    const owner = await owners.ofSandbox(subject.id)
+    if (!owner?.isEnded) throw error
+    throw new SandboxError('wrong-state', `sandbox ${subject.id} has ended (${owner.reason ?? 'failed'})`)
   }
 
   #count(kind: string): void {

@@ -1,15 +1,14 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
+import type { ImageTree } from '../../supervisor/images/images.ts'
 import type { Credentials } from '../../supervisor/images/registry.ts'
+import { isPlainImage } from '../dockerfile.ts'
 import { newName } from './builds.ts'
 import { templateFor } from './create.ts'
 import { HOME, type SandboxSurface } from './sandbox-request.ts'
 import type { BuildBody } from './shapes.ts'
 
 /** What a build starts from: this server's programs, a template, or an image of a registry. */
-
-/** E2B's own images stand for this server's programs. */
-const PLAIN_IMAGES = /^(docker\.io\/)?e2bdev\/(base|code-interpreter)(:[\w.-]+)?$/
 
 /** How far the steps have come. */
 export type BuildState = { workdir: string; user: string; readonly env: Record<string, string> }
@@ -36,7 +35,7 @@ export async function baseOf(
 ): Promise<BuildBase> {
   const { fromImage, fromTemplate } = body
   if (fromTemplate !== undefined) return templateBase(surface, principal, fromTemplate)
-  const isPlain = fromImage === undefined || PLAIN_IMAGES.test(fromImage)
+  const isPlain = fromImage === undefined || isPlainImage(fromImage)
   if (isPlain && body.fromImageRegistry === undefined) return templateBase(surface, principal, 'base')
   return imageBase(surface, principal, body, say)
 }
@@ -57,11 +56,20 @@ async function templateBase(
   }
 }
 
+/** E2B's builds know their own user and directory, whatever the image says. */
+const E2B_DEFAULTS = { workdir: HOME, user: 'user' }
+
+/** As an engine reads an image: a group is not a part of the user here. */
+const defaultsOf = ({ workdir, user }: ImageTree['config']): Pick<BuildState, 'workdir' | 'user'> => ({
+  workdir: workdir?.startsWith('/') ? workdir : '/',
+  user: user?.replace(/:.*$/s, '') || 'root',
+})
+
 /** The image is recorded for the tenant while the build needs it, so that a sandbox can be created from it. */
 async function imageBase(
   { parts, e2b }: SandboxSurface,
   { tenant, keyId }: Principal,
-  { fromImage = '', fromImageRegistry }: BuildBody,
+  { fromImage = '', fromImageRegistry, usesImageDefaults }: BuildBody,
   say: (line: string) => void,
 ): Promise<BuildBase> {
   const missing = e2b.rootsUnavailable()
@@ -90,8 +98,8 @@ async function imageBase(
     template: id,
     isTemporary: true,
     image: digest,
-    key: `image ${digest}`,
-    state: { env: { ...config.env }, workdir: HOME, user: 'user' },
+    key: `image ${digest}${usesImageDefaults ? ' with its configuration' : ''}`,
+    state: { env: { ...config.env }, ...(usesImageDefaults ? defaultsOf(config) : E2B_DEFAULTS) },
   }
 }
 

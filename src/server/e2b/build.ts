@@ -90,6 +90,8 @@ async function buildOn(
   const site = { surface, principal, entry, build, image: base.image }
   try {
     const state = cached ? stateOf(cached.layer.data) : base.state
+    // An engine creates the directory of an image that lacks it.
+    if (body.usesImageDefaults && !cached) await checkDefaults(site, state)
     for (const [index, step] of steps.entries()) {
       progress.step = String(index + 1)
       const isCached = index < (cached?.steps ?? 0)
@@ -221,10 +223,15 @@ async function runStep(site: Site, step: Step, state: BuildState): Promise<void>
   throw new SandboxError('unsupported', `the step \`${step.type}\` is not known here`)
 }
 
+async function checkDefaults(site: Site, state: BuildState): Promise<void> {
+  state.user = userOf(site, state.user)
+  await makeWorkdir(site, state)
+}
+
 /** The user that a step names. Without a root user there is only `user`. */
 function userOf({ entry }: Site, name: string): string {
   const hasRoot = entry.ready().plan.root !== undefined
-  if (name === 'user' || (hasRoot && /^[a-z_][a-z0-9_-]{0,31}$/.test(name))) return name
+  if (name === 'user' || (hasRoot && /^([a-z_][a-z0-9_-]{0,31}|\d{1,5})$/.test(name))) return name
   throw new SandboxError(
     'unsupported',
     `there is no user \`${name.slice(0, 64)}\`: everything runs as \`user\``,

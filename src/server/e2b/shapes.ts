@@ -107,4 +107,7 @@ export const buildShape = withoutNulls(
   }),
 )
 /** A parsed build. */
-export type BuildBody = ReturnType<typeof buildShape.parse>
+export type BuildBody = ReturnType<typeof buildShape.parse> & {
+  /** The user and the directory are those of the image, as an engine reads it; never part of E2B's requests. */
+  readonly usesImageDefaults?: boolean
+}

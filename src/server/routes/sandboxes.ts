@@ -4,6 +4,7 @@ import { createShape } from '../../model/api/create-sandbox.ts'
 import {
   createdSandboxShape,
   networkChangeShape,
+  SHOWN_STATES,
   sandboxMetricsShape,
   sandboxPage,
   sandboxShape,
@@ -15,6 +16,9 @@ import { listQuery, logsQuery, networkShape, noBody, specOf, timeoutShape } from
 import { createdJson, cursorFrom, cursorOf, nextSeq, sandboxJson, stateOf } from '../views.ts'
 
 /** Sandboxes: their lifecycle and what they are doing. */
+
+/** `state=live`: every state but the final ones. */
+const LIVE_STATES = SHOWN_STATES.filter((state) => state !== 'destroyed' && state !== 'failed')
 
 const ONE = { 200: { description: 'the sandbox', shape: sandboxShape } } as const
 
@@ -61,7 +65,7 @@ const lifecycle: readonly Route[] = [
       const after = query.cursor === undefined ? undefined : cursorFrom(query.cursor)
       if (query.cursor !== undefined && !after)
         throw new SandboxError('invalid-input', 'cursor: not one of ours')
-      const states = query.state === undefined ? undefined : [query.state]
+      const states = query.state === 'live' ? LIVE_STATES : query.state && [query.state]
       const found = await parts.supervisor.list(principal, { states, agentId: query.agent_id, after, limit })
       const last = found.at(-1)
       const next = found.length === limit && last ? cursorOf(last.row) : null
@@ -141,6 +145,7 @@ const activity: readonly Route[] = [
     async handle({ parts, principal, params }) {
       const view = await parts.supervisor.get(principal, params.id)
       const { row, live } = view
+      const usage = live?.sandbox?.usage()
       return reply(200, {
         id: row.id,
         state: stateOf(view),
@@ -149,6 +154,8 @@ const activity: readonly Route[] = [
         ttl_left_ms: live?.ttl.leftMs ?? null,
         idle_left_ms: live?.idle.leftMs ?? null,
         uptime_ms: (row.endedAt ?? Date.now()) - row.createdAt,
+        cpu_ms: usage?.cpuMs ?? null,
+        memory_bytes: usage?.memoryBytes ?? null,
       })
     },
   }),

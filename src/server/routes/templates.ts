@@ -53,6 +53,7 @@ function bodyOf(asked: Infer<typeof newTemplateShape>): BuildBody {
     ...(startCmd === undefined ? {} : { startCmd }),
     ...(asked.ready_command === undefined ? {} : { readyCmd: asked.ready_command }),
     force: no_cache ?? false,
+    usesImageDefaults: true,
   }
 }
 

@@ -1,6 +1,7 @@
 import { Admission } from '../../model/admission.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
+import type { CommandDefaults } from '../sandbox.ts'
 import type { SupervisorParts } from '../supervisor.ts'
 import { type ExecRequest, ExecSession } from './exec-session.ts'
 import { OutputBudget } from './output-budget.ts'
@@ -52,8 +53,9 @@ export class ExecService {
   }
 
   /** Starts a command. Resolves once it runs; rejects if it is refused. */
-  async start(entry: LiveSandbox, request: ExecRequest, context: ExecContext): Promise<Started> {
+  async start(entry: LiveSandbox, asked: ExecRequest, context: ExecContext): Promise<Started> {
     const sandbox = entry.ready()
+    const request = asked.usesDefaults ? withDefaults(asked, sandbox.commandDefaults) : asked
     const end = entry.begin()
     let leave: (() => void) | undefined
     try {
@@ -106,3 +108,10 @@ export class ExecService {
       })
   }
 }
+
+/** As an engine runs a command in a container: the directory stays when another user is named. */
+const withDefaults = (request: ExecRequest, { cwd, user }: CommandDefaults): ExecRequest => ({
+  ...request,
+  cwd: request.cwd ?? cwd,
+  user: request.user ?? user,
+})

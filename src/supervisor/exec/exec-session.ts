@@ -19,6 +19,8 @@ export type ExecRequest = {
   readonly timeoutMs?: number | undefined
   readonly terminal?: TerminalSize | undefined
   readonly background?: boolean | undefined
+  /** Starts in the directory and as the user of the sandbox's template, unless it names others. */
+  readonly usesDefaults?: boolean | undefined
   /** How many bytes of output are kept. */
   readonly keepBytes?: number | undefined
 }

@@ -99,8 +99,13 @@ export class Snapshots {
         const directories = [...live.plan.own, TEMPORARY]
         const { env, template } = JSON.parse(entry.row.spec) as Spec
         const from = template === undefined ? undefined : await templates.find(tenant, template)
-        const image = from?.data.image
-        const data = { ...(env ? { env } : {}), ...(image === undefined ? {} : { image }) }
+        const { image, workdir, user } = from?.data ?? {}
+        const data = {
+          ...(env ? { env } : {}),
+          ...(image === undefined ? {} : { image }),
+          ...(workdir === undefined ? {} : { workdir }),
+          ...(user === undefined ? {} : { user }),
+        }
         const kept = await live.still(() =>
           templates.keep(live, directories, { ...record, createdAt: Date.now(), data }),
         )
@@ -146,12 +151,19 @@ export const openFrom =
       disk: templates.diskOf(found),
       lower: image === undefined ? undefined : images.layersOf(image),
     }
-    if (options.isSuspended) return open(judged(spec), { ...options, lower: base.lower })
+    const defaults = { cwd: found.data.workdir, user: found.data.user }
+    if (options.isSuspended) {
+      const woken = await open(judged(spec), { ...options, lower: base.lower })
+      woken.commandDefaults = defaults
+      return woken
+    }
     const asked = withOwn(judged(spec), found)
     // SECURITY: only a root of its own can hold what another root held.
     const hasRoot = base.disk !== undefined || image !== undefined
-    const live = await open(hasRoot ? { ...asked, root: 'writable' } : asked, { ...options, ...base })
+    const own = base.disk === undefined ? {} : backendOfDisk(spec, found)
+    const live = await open(hasRoot ? { ...asked, ...own, root: 'writable' } : asked, { ...options, ...base })
     try {
+      live.commandDefaults = defaults
       await templates.restore(live, live.plan.own, found)
       return live
     } catch (error) {
@@ -159,6 +171,17 @@ export const openFrom =
       throw error
     }
   }
+
+const MACHINE = 'microvm'
+
+/** A disk holds the changes to what is below it, and a virtual machine has other programs there than the host. */
+function backendOfDisk({ backend }: Spec, { id, backend: kept }: Template): Pick<Spec, 'backend'> {
+  if (backend === undefined) return kept ? { backend: kept } : {}
+  if ((backend === MACHINE) === (kept === MACHINE)) return { backend }
+  throw new SandboxError('unsupported', `template ${id} has the disk of a \`${kept}\` sandbox`, {
+    hint: `use \`"backend": "${kept}"\`, or leave the backend out`,
+  })
+}
 
 /** Adds the private directories that the template's files need, unless the caller named its own. */
 function withOwn(spec: Spec, { data }: Template): Spec {

@@ -1,6 +1,5 @@
 import { chmodSync, closeSync, openSync, readdirSync, rmSync, statfsSync, truncateSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { SANDBOX_UID } from '../../../host/guest/protocol.ts'
 import { run } from '../../../host/process/run.ts'
 import { systemProgram } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
@@ -17,14 +16,14 @@ export function makeBareDisk(path: string): void {
   truncateSync(path, APPARENT_BYTES)
 }
 
-/** Writes a read-only file system with the files of a directory to a disk; all of them belong to the guest's user. */
-export async function fillDisk(path: string, tree: string): Promise<void> {
+/** Writes a read-only file system with the files of a directory to a disk; all of them belong to one user. */
+export async function fillDisk(path: string, tree: string, id: number): Promise<void> {
   const program = systemProgram('mkfs.erofs')
   if (!program)
     throw new SandboxError('backend-unavailable', 'large inputs need mkfs.erofs', {
       hint: 'apt-get install erofs-utils',
     })
-  const owner = [`--force-uid=${SANDBOX_UID}`, `--force-gid=${SANDBOX_UID}`]
+  const owner = [`--force-uid=${id}`, `--force-gid=${id}`]
   const args = ['--quiet', '-x-1', ...owner, '--preserve-mtime', path, tree]
   const env = { PATH: '/usr/bin:/bin' }
   const result = await run({ file: program, args, env, cwd: '/', control: false }, { wallMs: 600_000 })

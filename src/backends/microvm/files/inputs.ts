@@ -1,5 +1,6 @@
 import { lstatSync, mkdirSync, mkdtempSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { SANDBOX_UID } from '../../../host/guest/protocol.ts'
 import { startProcess } from '../../../host/process/run.ts'
 import { systemProgram } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
@@ -43,7 +44,11 @@ const sizeOf = (path: string): number => lstatSync(path, { throwIfNoEntry: false
  * Writes large inputs into one image: a directory per mount, named by its number. SECURITY: the files pass the same checks
  * as a copy over the channel; the host builds the image from its own copy and never reads it again.
  */
-export async function makeInputs(path: string, copies: ReadonlyMap<number, CopyIn>): Promise<void> {
+export async function makeInputs(
+  path: string,
+  copies: ReadonlyMap<number, CopyIn>,
+  owner = SANDBOX_UID,
+): Promise<void> {
   if (copies.size === 0) return
   const tree = mkdtempSync(join(dirname(path), 'inputs-'))
   try {
@@ -52,7 +57,7 @@ export async function makeInputs(path: string, copies: ReadonlyMap<number, CopyI
       mkdirSync(dir, { mode: 0o755 })
       await unpack(dir, copy.stream())
     }
-    await fillDisk(path, tree)
+    await fillDisk(path, tree, owner)
   } catch (error) {
     throw explained(error, dirname(path))
   } finally {

@@ -6,11 +6,13 @@ import {
   lstatSync,
   lutimesSync,
   mkdirSync,
+  mkdtempSync,
   readdirSync,
   readFileSync,
   renameSync,
   rmSync,
   statSync,
+  utimesSync,
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
@@ -18,6 +20,7 @@ import { writeAtomically } from '../../../host/files/atomic-file.ts'
 import { run } from '../../../host/process/run.ts'
 import { readText, systemProgram } from '../../../host/system.ts'
 import { SandboxError } from '../../../model/errors.ts'
+import type { PathFact } from '../../../model/plan.ts'
 import type { Image, ImageStore } from '../../images/store.ts'
 import { type CpioEntry, cpioOf } from './cpio.ts'
 import { type GuestKernel, guestKernel } from './kernel.ts'
@@ -63,20 +66,31 @@ export class GuestImages {
   }
 
   /** The files for an image; parallel calls share one build. */
-  async get(image: Image): Promise<GuestImage> {
-    const making = this.#making.get(image.layer) ?? this.#make(image)
-    this.#making.set(image.layer, making)
+  get(image: Image): Promise<GuestImage> {
+    return this.#once(image.layer, () => this.#rootOf(image))
+  }
+
+  /** The files for the layers of an unpacked image of a registry, the topmost first. */
+  ofTree(layers: readonly PathFact[]): Promise<GuestImage> {
+    const seen = layers.map(({ real, dev, ino }) => [real, dev, ino, statSync(real).mtimeMs])
+    const key = createHash('sha256').update(JSON.stringify(seen)).digest('hex')
+    return this.#once(key, () => this.#rootOfTree(key, layers))
+  }
+
+  async #once(key: string, root: () => Promise<string>): Promise<GuestImage> {
+    const making = this.#making.get(key) ?? this.#make(root)
+    this.#making.set(key, making)
     try {
       return await making
     } finally {
-      this.#making.delete(image.layer)
+      this.#making.delete(key)
     }
   }
 
-  async #make(image: Image): Promise<GuestImage> {
+  async #make(rootOf: () => Promise<string>): Promise<GuestImage> {
     mkdirSync(this.#dir, { recursive: true, mode: 0o700 })
     const { vmlinux, initrd } = await this.#machineFiles()
-    const root = await this.#rootOf(image)
+    const root = await rootOf()
     const hash = createHash('sha256').update(`${vmlinux}\n${initrd}\n${root}`)
     const path = (name: string): string => join(this.#dir, name)
     return {
@@ -136,7 +150,7 @@ export class GuestImages {
     const temporary = join(this.#dir, `root.${process.pid}.tmp`)
     try {
       timeless(tree)
-      await erofs(temporary, tree)
+      await erofs(temporary, tree, ['--all-root'])
       chmodSync(temporary, 0o444)
       const name = `root-${await digestOf(temporary)}`
       renameSync(temporary, join(this.#dir, name))
@@ -145,6 +159,38 @@ export class GuestImages {
     } finally {
       rmSync(temporary, { force: true })
     }
+  }
+
+  /** Named by its input: the sandbox sees the owners of the image, and nothing else has to be the same each time. */
+  async #rootOfTree(key: string, layers: readonly PathFact[]): Promise<string> {
+    const name = `tree-${key}`
+    const path = join(this.#dir, name)
+    if (existsSync(path)) {
+      utimesSync(path, new Date(), new Date())
+      return name
+    }
+    this.#say('writing the root image')
+    this.#forgetTrees()
+    const work = mkdtempSync(join(this.#dir, 'layers-'))
+    try {
+      const merged = join(work, 'merged')
+      // Hard links: only the last layer's own files are new.
+      for (const { real } of [...layers].reverse()) await copyTree(real, merged)
+      await erofs(join(work, 'root'), merged, [])
+      chmodSync(join(work, 'root'), 0o444)
+      renameSync(join(work, 'root'), path)
+      return name
+    } finally {
+      rmSync(work, { recursive: true, force: true })
+    }
+  }
+
+  /** A running machine has its image open, so the file may go. */
+  #forgetTrees(): void {
+    const names = readdirSync(this.#dir).filter((name) => name.startsWith('tree-'))
+    const age = (name: string): number => statSync(join(this.#dir, name)).mtimeMs
+    for (const name of names.sort((a, b) => age(b) - age(a)).slice(KEPT_TREES - 1))
+      rmSync(join(this.#dir, name), { force: true })
   }
 
   readonly #say = (text: string): void => this.#parts.onProgress?.(text)
@@ -183,13 +229,26 @@ const UUID = '72696e67-6665-4e63-8000-000000000000'
 /** Later than any file: then files keep their times, and the image's own time is always the same. */
 const EPOCH = '4000000000'
 
-async function erofs(out: string, tree: string): Promise<void> {
+/** How many images of registries are kept for the next machine. */
+const KEPT_TREES = 8
+
+/** SECURITY: removes what is in the way first, so that nothing is written through a link of the image. */
+async function copyTree(from: string, to: string): Promise<void> {
+  const args = ['-a', '-l', '-T', '--remove-destination', '--', from, to]
+  const launch = { file: systemProgram('cp') ?? 'cp', args, env: { PATH: '/usr/bin:/bin' }, cwd: '/' }
+  const { exit, stderr } = await run({ ...launch, control: false }, { wallMs: 600_000 })
+  if (exit.code === 0) return
+  const errorText = Buffer.from(stderr).toString('utf8').trim().split('\n')[0] ?? ''
+  throw new SandboxError('launch-failed', `the image cannot be copied: ${errorText}`)
+}
+
+async function erofs(out: string, tree: string, options: readonly string[]): Promise<void> {
   const program = systemProgram('mkfs.erofs')
   if (!program)
     throw new SandboxError('unsupported', 'root images need mkfs.erofs', {
       hint: 'apt-get install erofs-utils',
     })
-  const args = ['--quiet', '-x-1', '--all-root', '-U', UUID, '--preserve-mtime', out, tree]
+  const args = ['--quiet', '-x-1', ...options, '-U', UUID, '--preserve-mtime', out, tree]
   const env = { PATH: '/usr/bin:/bin', SOURCE_DATE_EPOCH: EPOCH }
   const result = await run({ file: program, args, env, cwd: '/', control: false }, { wallMs: 600_000 })
   if (result.exit.code === 0) return
