@@ -386,8 +386,8 @@ const NODE = `usage: ringfence node ls
        ringfence node cordon|drain|uncordon NAME…
        ringfence node rm NAME…
 
-Shows and changes the nodes of the cluster of the server at RINGFENCE_URL. A cordoned node takes no new sandboxes;
-draining also moves or ends those that it has. \`rm\` forgets a node that does not run any more.
+Shows and changes the nodes of the cluster of the server at RINGFENCE_URL. A node that is cordoned or drained takes no new
+sandboxes; those that it has go on until they end. \`rm\` forgets a node that does not run any more.
 
 examples:
   ringfence node ls

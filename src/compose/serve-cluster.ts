@@ -16,7 +16,7 @@ import { Owners } from '../cluster/owners.ts'
 import { refusalOf } from '../cluster/placement.ts'
 import { nodeFor } from '../cluster/rendezvous.ts'
 import { type Capacity, NoRoom, Reservations } from '../cluster/reservations.ts'
-import type { ClusterConfig } from '../model/config.ts'
+import type { ClusterConfig, Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Spec } from '../model/spec.ts'
 import { secretIn } from '../server/auth.ts'
@@ -51,6 +51,13 @@ export type Membership = {
 }
 
 const LEASE_SECS = 10
+const leaseOf = ({ lease_secs = LEASE_SECS }: ClusterConfig): number => lease_secs * 1000
+
+/**
+ * INVARIANT: shorter than the lease. A node that stops in the middle of a transaction holds the lock of its own row, and whoever
+ * fences it would wait for the end of that transaction.
+ */
+export const idleMsIn = ({ cluster }: Config): number | undefined => cluster && leaseOf(cluster) / 2
 const DISK_SHARE = 0.9
 
 /** What a server needs to join. */
@@ -89,11 +96,12 @@ export async function joinCluster(
   const certificate = issueNodeCertificate(await authorityOf(store, key), instance.id)
   const listener = await listenForPeers(certificate, addressOf(config))
   closing.push(() => listener.close())
-  const leaseMs = (config.lease_secs ?? LEASE_SECS) * 1000
+  const leaseMs = leaseOf(config)
   const leases = await openStore({
     stateDir: ringfence.stateDir,
     databaseUrl,
     answerMs: Math.max(500, leaseMs / 3),
+    idleMs: leaseMs / 2,
   })
   closing.push(() => leases.close())
   const reservations = new Reservations(capacityOf(config, ringfence))
@@ -241,6 +249,50 @@ export const deliversIn = (membership: Membership | undefined): ((id: string) =>
       )?.id === node.id
     )
   })
+
+/** What engines and people watch; per node, so that they add up. */
+export function describeCluster({ node, facts }: Membership, { metrics }: ServerParts): void {
+  metrics.onRead(() => {
+    const { used, sandboxes, backends, ...all } = facts()
+    metrics.gauge(
+      'ringfence_node_lease_age_seconds',
+      'Time since this node renewed its lease.',
+      {},
+      node.leaseAgeMs / 1000,
+    )
+    metrics.gauge('ringfence_node_lease_held', 'Whether this node holds its lease.', {}, node.isHeld ? 1 : 0)
+    const isOpen = node.schedule === 'open' && node.role !== 'api' && node.isHeld
+    for (const backend of backends)
+      metrics.gauge(
+        'ringfence_free_slots',
+        'Sandboxes that this node would still take, by backend.',
+        { backend },
+        isOpen ? sandboxes - used.sandboxes : 0,
+      )
+    for (const [what, whole, part] of [
+      ['cpus', all.cpus, used.cpus],
+      ['memory_mb', all.memoryMb, used.memoryMb],
+      ['disk_mb', all.diskMb, used.diskMb],
+    ] as const) {
+      metrics.gauge(
+        'ringfence_node_capacity',
+        'What the sandboxes of this node may reserve.',
+        { what },
+        whole,
+      )
+      metrics.gauge(
+        'ringfence_node_reserved',
+        'What the sandboxes of this node have reserved.',
+        { what },
+        part,
+      )
+    }
+    for (const state of ['up', 'lost', 'left'] as const) {
+      const count = node.nodes.filter((one) => one.state === state).length
+      metrics.gauge('ringfence_cluster_nodes', 'Nodes by state, as this one sees them.', { state }, count)
+    }
+  })
+}
 
 type IncomingHttpHeaders = Parameters<CreateRouterParts['volumeOwner']>[0]
 

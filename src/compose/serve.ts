@@ -30,7 +30,16 @@ import {
 } from './compose.ts'
 import { type ExecServerMount, execServerMount } from './exec-server-mount.ts'
 import { gatewayOf } from './mcp-gateway.ts'
-import { clusterListening, enlist, joinCluster, type Membership, sharedArchives } from './serve-cluster.ts'
+import {
+  clusterListening,
+  describeCluster,
+  enlist,
+  idleMsIn,
+  type JoinOptions,
+  joinCluster,
+  type Membership,
+  sharedArchives,
+} from './serve-cluster.ts'
 import {
   e2bParts,
   type Grown,
@@ -115,7 +124,12 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   closing.push(() => ringfence.close())
   const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
   const answerMs = (ringfence.config.server?.database_timeout_secs ?? 10) * 1000
-  const store = await openStore({ stateDir, databaseUrl: database, answerMs })
+  const store = await openStore({
+    stateDir,
+    databaseUrl: database,
+    answerMs,
+    idleMs: idleMsIn(ringfence.config),
+  })
   closing.push(() => store.close())
   // The last record needs the lease, so a node leaves its cluster after the audit log is closed.
   const late: Closing = []
@@ -123,18 +137,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   const trail = await openStoreTrail({ home: stateDir, store })
   opened = trail
   closing.push(() => trail.close())
-  const { version = '0.1.0', role, log = () => {} } = options
-  const joining = {
-    ringfence,
-    store,
-    databaseUrl: database,
-    instance,
-    chain: { id: trail.chain, publicKey: trail.publicKey },
-    role,
-    version,
-    log,
-  }
-  membership = await joinCluster(joining, late)
+  membership = await joinCluster(joiningOf(options, { ringfence, store, trail, instance, database }), late)
   // All nodes derive the same tokens.
   const tokens = membership
     ? new SandboxTokens(membership.key.derive('sandbox tokens'))
@@ -166,6 +169,24 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   }
 }
 
+const joiningOf = (
+  { version = '0.1.0', role, log = () => {} }: ServeOptions,
+  {
+    trail,
+    database,
+    ...opened
+  }: Pick<Grown, 'ringfence' | 'store' | 'trail' | 'instance'> & {
+    readonly database: string | undefined
+  },
+): JoinOptions => ({
+  ...opened,
+  databaseUrl: database,
+  chain: { id: trail.chain, publicKey: trail.publicKey },
+  role,
+  version,
+  log,
+})
+
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
   const { ringfence, store } = grown
   const live: Live = { config: ringfence.config }
@@ -185,6 +206,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const { membership } = grown
   if (membership) enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
   const cluster = membership && clusterListening(membership, parts, store)
+  if (membership) describeCluster(membership, parts)
   const codex = execServerMount()
   closing.push(() => codex.close())
   const listening = await listen(parts, { ...listenOptions(options, grown, e2b, codex), cluster })

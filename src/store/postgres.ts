@@ -13,8 +13,12 @@ const GOODBYE_MS = 1000
 const LOCKS = 7_219_006
 
 /** PostgreSQL: one connection that writes, a few that read. A lost connection is replaced at the next use. */
-export async function openPostgres(url: string, answerMs = ANSWER_MS): Promise<Engine> {
-  const config = settingsOf(url, answerMs)
+export async function openPostgres(
+  url: string,
+  answerMs = ANSWER_MS,
+  idleMs = 3 * answerMs,
+): Promise<Engine> {
+  const config = settingsOf(url, answerMs, idleMs)
   const readers = new pg.Pool({ ...config, max: READERS })
   readers.on('error', () => {})
   const sockets = new Set<pg.Client>()
@@ -94,13 +98,13 @@ export async function openPostgres(url: string, answerMs = ANSWER_MS): Promise<E
 }
 
 /** Timeouts on both sides: the statement may be slow, or the server may not respond at all. */
-const settingsOf = (url: string, answerMs: number): pg.ClientConfig => ({
+const settingsOf = (url: string, answerMs: number, idleMs: number): pg.ClientConfig => ({
   connectionString: url,
   connectionTimeoutMillis: answerMs,
   query_timeout: answerMs,
   statement_timeout: answerMs,
   // Another client that hangs in a transaction must not lock the audit log's head forever.
-  idle_in_transaction_session_timeout: 3 * answerMs,
+  idle_in_transaction_session_timeout: Math.round(idleMs),
   keepAlive: true,
   types: numbers(),
 })

@@ -62,6 +62,17 @@ test('the nodes: listed, cordoned, not removed while they run', async () => {
   await fleet.nodes[0]?.server.parts.cluster?.node.refresh()
 })
 
+test('what engines scale by', async () => {
+  const text = (await ask(1, 'GET', '/metrics')).text
+  for (const name of [
+    'node_lease_age_seconds',
+    'free_slots{backend="bubblewrap"}',
+    'cluster_creates_waiting',
+  ])
+    expect(text).toContain(`ringfence_${name}`)
+  expect(text).toMatch(/ringfence_forwarded_total\{kind="request"\} [1-9]/)
+})
+
 test('racing creates with one idempotency key are one sandbox', async () => {
   const headers = { 'idempotency-key': 'race' }
   const made = await Promise.all(
@@ -105,6 +116,8 @@ test('an approval that is answered on the other node lets the command go on', as
 
 test('records of both nodes are one log: list, logs, events, verification', async () => {
   const id = await ofFirst({ agent_id: 'logged' })
+  const other = await ask(0, 'POST', '/v1/sandboxes', { body: { placement: { node: 'n2' } } })
+  await ask(0, 'DELETE', `/v1/sandboxes/${other.json.id}`)
   await ask(1, 'POST', `/v1/sandboxes/${id}/exec`, { body: { command: 'true' } })
   const logs = (await ask(1, 'GET', `/v1/sandboxes/${id}/logs`)).json.items as { event: string }[]
   expect(logs.map(({ event }) => event)).toContain('Exec')

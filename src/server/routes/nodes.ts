@@ -51,7 +51,7 @@ function clusterOf({ cluster }: ServerParts): ClusterParts {
 const ONE = { 200: { description: 'the node', shape: nodeShape } } as const
 const SUMMARIES = {
   cordon: 'Let a node take no new sandboxes',
-  drain: 'Let a node take no new sandboxes and move or end those that it has',
+  drain: 'Let a node take no new sandboxes until it is started again or uncordoned; those that it has go on',
   uncordon: 'Let a node take new sandboxes again',
 } as const
 const SCHEDULES = { cordon: 'cordoned', drain: 'draining', uncordon: 'open' } as const
