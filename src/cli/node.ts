@@ -45,13 +45,18 @@ async function list(json: boolean | undefined): Promise<number> {
 
 const percent = (used: number, all: number): string => `${all > 0 ? Math.round((100 * used) / all) : 0} %`
 
+const takesNew = ({ role, state, schedule }: Pick<NodeInfo, 'role' | 'state' | 'schedule'>): string => {
+  if (role === 'api' || state !== 'up') return 'no'
+  return schedule === 'open' ? 'yes' : schedule
+}
+
 const row = ({ capacity, used, ...one }: NodeInfo): readonly string[] => [
   one.id,
   `${one.name}${one.self ? ' *' : ''}`,
   one.role,
   one.failing && one.state === 'up' ? 'up, failing' : one.state,
-  one.role === 'api' ? 'no' : one.schedule === 'open' ? 'yes' : one.schedule,
-  `${used.sandboxes}/${capacity.sandboxes}`,
+  takesNew(one),
+  one.state === 'up' ? `${used.sandboxes}/${capacity.sandboxes}` : '',
   percent(used.cpus, capacity.cpus),
   percent(used.memory_mb, capacity.memory_mb),
   one.version,

@@ -21,7 +21,7 @@ const REST_MS = 30_000
  */
 export class Reservations {
   readonly #capacity: Capacity
-  readonly #held = new Set<Need>()
+  #used = { cpus: 0, memoryMb: 0, diskMb: 0, sandboxes: 0 }
   #failures = 0
   #failedAt = 0
 
@@ -44,8 +44,23 @@ export class Reservations {
     const need = this.needOf(spec)
     const short = shortageOf(this.facts(), need)
     if (short) throw new NoRoom(short)
-    this.#held.add(need)
-    return () => void this.#held.delete(need)
+    this.#add(need, 1)
+    let isHeld = true
+    return () => {
+      if (isHeld) this.#add(need, -1)
+      isHeld = false
+    }
+  }
+
+  #add({ cpus, memoryMb, diskMb }: Need, sign: 1 | -1): void {
+    const used = this.#used
+    this.#used = {
+      // Rounded, so that the errors of many additions do not add up.
+      cpus: Math.round((used.cpus + sign * cpus) * 1000) / 1000,
+      memoryMb: used.memoryMb + sign * memoryMb,
+      diskMb: used.diskMb + sign * diskMb,
+      sandboxes: used.sandboxes + sign,
+    }
   }
 
   /** A create has ended: several failures in a row for the node's own reasons make it rest. */
@@ -62,13 +77,16 @@ export class Reservations {
 
   facts(): NodeFacts {
     const { cpus, memoryMb, diskMb, sandboxes } = this.#capacity
-    const used = { cpus: 0, memoryMb: 0, diskMb: 0, sandboxes: this.#held.size }
-    for (const need of this.#held) {
-      used.cpus += need.cpus
-      used.memoryMb += need.memoryMb
-      used.diskMb += need.diskMb
+    return {
+      cpus,
+      memoryMb,
+      diskMb,
+      sandboxes,
+      used: this.#used,
+      backends: [],
+      labels: {},
+      failures: this.failures,
     }
-    return { cpus, memoryMb, diskMb, sandboxes, used, backends: [], labels: {}, failures: this.failures }
   }
 }
 
