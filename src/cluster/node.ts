@@ -3,7 +3,7 @@ import { monotonicMs } from '../host/clock.ts'
 import { SandboxError } from '../model/errors.ts'
 import {
   fenceNode,
-  holdsLease,
+  leaseQuery,
   leaveCluster,
   listNodes,
   type NewNode,
@@ -13,7 +13,7 @@ import {
   registerNode,
   renewLease,
 } from '../store/nodes.ts'
-import type { Store, Tx } from '../store/sql.ts'
+import type { Store } from '../store/sql.ts'
 import { Lease } from './lease.ts'
 
 export type { NodeRow }
@@ -76,7 +76,7 @@ export class ClusterNode {
     this.epoch = epoch
     this.#lease = new Lease(parts.self.leaseMs)
     this.#lease.renewed(askedAt)
-    parts.store.guardWrites((tx) => this.#assertFenced(tx))
+    parts.store.guardWrites({ sql: leaseQuery(this), check: (rows) => this.#assertFound(rows) })
   }
 
   /** Begins a new epoch of this node. */
@@ -159,9 +159,9 @@ export class ClusterNode {
     if (before === 'held') await this.#parts.leases.write((tx) => leaveCluster(tx, this)).catch(() => {})
   }
 
-  async #assertFenced(tx: Tx): Promise<void> {
+  #assertFound(rows: readonly unknown[]): void {
     if (this.#phase === 'fenced') throw noLease('fenced')
-    if (!(await holdsLease(tx, this))) throw noLease(this.#phase === 'held' ? 'lapsed' : this.#phase)
+    if (rows.length === 0) throw noLease(this.#phase === 'held' ? 'lapsed' : this.#phase)
   }
 
   #arm(): void {

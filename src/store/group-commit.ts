@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import type { Engine, Row, Store, Tx, Value } from './sql.ts'
+import type { Engine, FirstQuery, Row, Store, Tx, Value } from './sql.ts'
 
 type Waiting = {
   readonly work: (tx: Tx) => Promise<unknown>
@@ -17,7 +17,7 @@ export class GroupCommit implements Store {
   readonly #queue: Waiting[] = []
   #draining: Promise<void> | undefined
   #closed = false
-  #check: ((tx: Tx) => Promise<void>) | undefined
+  #first: FirstQuery | undefined
 
   constructor(engine: Engine) {
     this.#engine = engine
@@ -40,8 +40,8 @@ export class GroupCommit implements Store {
     return (await done) as T
   }
 
-  guardWrites(check: (tx: Tx) => Promise<void>): void {
-    this.#check = check
+  guardWrites(first: FirstQuery): void {
+    this.#first = first
   }
 
   async close(): Promise<void> {
@@ -77,9 +77,8 @@ export class GroupCommit implements Store {
   }
 
   async #transaction(group: readonly Waiting[]): Promise<unknown[]> {
-    const tx = await this.#engine.begin()
+    const tx = await this.#engine.begin(this.#first)
     try {
-      await this.#check?.(tx)
       // All at once and first: two groups that took them one by one could wait for each other.
       const locks = [...new Set(group.flatMap((one) => one.locks))]
       if (locks.length > 0) await this.#engine.lock?.(locks)

@@ -124,15 +124,14 @@ export async function renewLease(
 }
 
 /**
- * Whether this epoch of the node may write now. INVARIANT: the lock is held until the end of the transaction and excludes
+ * Finds a row if this epoch of the node may write now. INVARIANT: the lock is held until the end of the transaction and excludes
  * `fenceNode` and `registerNode`, not renewals: what is written before a takeover is on disk before it.
  */
-export async function holdsLease(tx: Tx, { id, epoch }: NodeEpoch): Promise<boolean> {
-  const rows = await tx.run(
-    `SELECT 1 AS held FROM nodes WHERE id = ? AND epoch = ? AND state = 'up' AND lease_until > ${CLOCK} FOR KEY SHARE`,
-    [id, epoch],
-  )
-  return rows.length > 0
+export function leaseQuery({ id, epoch }: NodeEpoch): string {
+  // Without parameters, so that it can go with BEGIN.
+  if (!/^[0-9a-f]{1,64}$/.test(id) || !Number.isSafeInteger(epoch)) throw new Error('not the id of a node')
+  return `SELECT 1 AS held FROM nodes WHERE id = '${id}' AND epoch = ${epoch} AND state = 'up'
+    AND lease_until > ${CLOCK} FOR KEY SHARE`
 }
 
 /** Marks a node whose lease has ended as lost; returns whether this call did it. */

@@ -63,11 +63,18 @@ export async function openPostgres(
         throw unanswered(error)
       }
     },
-    async begin() {
-      await ask(connected, 'BEGIN').catch((error: unknown) => {
+    async begin(first) {
+      const began = ask(connected, first ? `BEGIN; ${first.sql}` : 'BEGIN')
+      const rows = await began.catch((error: unknown) => {
         drop()
         throw error
       })
+      try {
+        first?.check(rows)
+      } catch (error) {
+        await writer?.query('ROLLBACK').catch(drop)
+        throw error
+      }
       return tx
     },
     async lock(names) {
@@ -133,7 +140,10 @@ function unanswered(error: unknown): unknown {
   })
 }
 
-const rowsIn = (result: { readonly rows: readonly Row[] }): readonly Row[] => result.rows
+/** PLATFORM: of several statements in one query there are several results; the last one counts. */
+const rowsIn = (result: Rows | readonly Rows[]): readonly Row[] =>
+  Array.isArray(result) ? ((result as readonly Rows[]).at(-1)?.rows ?? []) : (result as Rows).rows
+type Rows = { readonly rows: readonly Row[] }
 
 /** Parses bigint as number: counts and times stay far below 2^53. */
 function numbers(): pg.CustomTypesConfig {
