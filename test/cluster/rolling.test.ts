@@ -10,11 +10,13 @@ import { type Fleet, startFleet } from './fleet.ts'
 const STREAMS = FULL ? 64 : 4
 const LINES = FULL ? 400 : 120
 
+const API = { role: 'api', leaseSecs: 10 } as const
+
 let postgres: Postgres
 let fleet: Fleet
 beforeAll(async () => {
   postgres = await startPostgres()
-  fleet = await startFleet(postgres.url, [{}, { role: 'api' }, { role: 'api' }])
+  fleet = await startFleet(postgres.url, [{ leaseSecs: 10 }, API, API])
 })
 afterAll(async () => {
   await fleet?.close()
@@ -32,13 +34,14 @@ async function follow(
 ): Promise<{ text: string; attached: number }> {
   let text = ''
   let last = '0'
-  for (let attached = 1; attached < 50; attached++) {
+  let why = ''
+  for (let attached = 1; attached < 200; attached++) {
     const all = replicas()
     const url = all[(seed + attached) % all.length]?.server.url ?? ''
     try {
       const headers = { ...admin(), accept: 'text/event-stream', 'last-event-id': last }
       const answer = await fetch(`${url}${path}`, { headers })
-      if (!answer.body || !answer.ok) throw new Error(String(answer.status))
+      if (!answer.body || !answer.ok) throw new Error(await answer.text())
       let rest = ''
       for await (const chunk of answer.body as unknown as AsyncIterable<Uint8Array>) {
         const events = (rest + Buffer.from(chunk).toString('utf8')).split('\n\n')
@@ -51,12 +54,13 @@ async function follow(
           if (name === 'end') return { text, attached }
         }
       }
-    } catch {
+    } catch (error) {
       // The replica is being restarted: another one goes on.
+      why = String(error)
     }
     await new Promise((resolve) => setTimeout(resolve, 50))
   }
-  throw new Error('the command did not end')
+  throw new Error(`the command did not end: ${why}, after ${last}`)
 }
 
 test(`${STREAMS} streams lose nothing and get nothing twice`, { timeout: 300_000 }, async () => {
@@ -71,6 +75,7 @@ test(`${STREAMS} streams lose nothing and get nothing twice`, { timeout: 300_000
         key: fleet.admin,
         body: { command, background: true },
       })
+      expect(run.status, run.text).toBeLessThan(300)
       return `${path}/execs/${run.json.exec_id}`
     }),
   )
@@ -81,7 +86,7 @@ test(`${STREAMS} streams lose nothing and get nothing twice`, { timeout: 300_000
     replicas = others
     await old.server.drain()
     rmSync(old.dir, { recursive: true, force: true })
-    replicas = [...others, await fleet.add({ role: 'api' })]
+    replicas = [...others, await fleet.add(API)]
   }
   const results = await Promise.all(reading)
   const expected = Array.from({ length: LINES }, (_, at) => `line ${at + 1}\n`).join('')
