@@ -141,7 +141,7 @@ export class CreateRouter {
     { body, node }: { readonly body: Buffer; readonly node: NodeRow },
   ): Promise<Refusal | undefined> {
     const { peers, metrics } = this.#parts
-    const sent = { self: this.#parts.node.id, peers, node, body }
+    const sent = { self: this.#parts.node.id, peers, node, body, response }
     const answer = await askPeer(request, sent).catch((error: unknown) => {
       if (isRefusedConnection(error)) return undefined
       throw error

@@ -33,6 +33,8 @@ export type ForwardOptions = {
   readonly node: NodeRow
   /** The body, where it was read already. */
   readonly body?: Buffer | undefined
+  /** The answer to the client; when it is closed, nobody waits any more. */
+  readonly response?: ServerResponse | undefined
   readonly extra?: OutgoingHttpHeaders
 }
 
@@ -61,7 +63,13 @@ export function askPeer(request: IncomingMessage, options: ForwardOptions): Prom
       if (!socket.connecting) clearTimeout(slow)
       else socket.once('secureConnect', () => clearTimeout(slow))
     })
-    outgoing.once('response', resolve)
+    // A client that goes away takes its command or its question with it, as if it had asked the owner itself.
+    const giveUp = (): void => void outgoing.destroy()
+    options.response?.once('close', giveUp)
+    outgoing.once('response', (answer) => {
+      options.response?.off('close', giveUp)
+      resolve(answer)
+    })
     outgoing.once('error', (cause) => reject(unreachable(options.node, cause)))
     outgoing.once('close', () => clearTimeout(slow))
     request.once('close', () => request.complete || outgoing.destroy())

@@ -17,6 +17,7 @@ const SANDBOX = /^(?:\/v2)?(\/v1)?\/sandboxes\/([^/?]+)(?:\/|$)/
 const APPROVAL = /^\/v1\/approvals\/(ap_\w+)$/
 const VOLUME = /^(?:(?:\/v1)?\/volumes|\/volumecontent)\/([^/]+)(?:\/|$)/
 const NEW_VOLUME = /^(\/v1)?\/volumes$/
+const TEMPLATES = /^(\/v[123])?\/templates(\/|$)/
 const CREATE = /^(\/v1|\/v2)?\/sandboxes$/
 const ENVD = /^\/(files|health|process\.Process\/|filesystem\.Filesystem\/)/
 /** A stream of one sandbox's records ends with the sandbox. */
@@ -42,6 +43,8 @@ export function subjectOf(request: IncomingMessage): Subject | undefined {
   if (volume !== undefined) return { kind: 'volume', id: decoded(volume) }
   // Volumes of one caller are on one node, so that a sandbox can mount several of them.
   if (request.method === 'POST' && NEW_VOLUME.test(path)) return callerOf(header)
+  // A build, and the files that are uploaded for it, are in one place until it has ended.
+  if (TEMPLATES.test(path)) return { kind: 'caller', name: 'template builds' }
   if (path === '/mcp') return mcpSubject(header)
   const followed = path === '/v1/events' ? FOLLOWED.exec(request.url ?? '')?.[1] : undefined
   if (followed !== undefined) return { kind: 'sandbox', id: followed }

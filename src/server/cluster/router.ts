@@ -152,7 +152,7 @@ export class ClusterRouter {
     { subject, node }: { readonly subject: Subject; readonly node: NodeRow },
   ): Promise<void> {
     this.#count('request')
-    const answer = await askPeer(request, { ...this.#base, node }).catch((error: unknown) =>
+    const answer = await askPeer(request, { ...this.#base, node, response }).catch((error: unknown) =>
       this.#explain(subject, error),
     )
     if (answer.statusCode !== MISDIRECTED) return passAnswer(answer, response)
@@ -160,7 +160,10 @@ export class ClusterRouter {
     if (subject.kind === 'sandbox') this.#parts.owners.forget(subject.id)
     const moved = hasNoBody(request) ? await this.#elsewhere(request, subject) : undefined
     if (!moved || moved.id === node.id) throw unreachable(node)
-    passAnswer(await askPeer(request, { ...this.#base, node: moved, body: Buffer.alloc(0) }), response)
+    passAnswer(
+      await askPeer(request, { ...this.#base, node: moved, response, body: Buffer.alloc(0) }),
+      response,
+    )
   }
 
   /** A node that does not answer may be lost already: then its sandbox has ended, and the record says why. */
