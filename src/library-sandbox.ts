@@ -159,7 +159,7 @@ export class LibraryCommand implements AsyncIterable<OutputChunk> {
     this.result = running.result
       .then((done) => {
         signal?.throwIfAborted()
-        return resultOf(done)
+        return resultOf({ ...done, ...chunks.whole(done) })
       })
       .finally(() => chunks.end())
     this.result.catch(() => {})
@@ -187,15 +187,26 @@ export class LibraryCommand implements AsyncIterable<OutputChunk> {
   }
 }
 
-/** Output that arrived and was not read yet; each piece goes to one reader. */
+/** Output that arrived: each piece goes to one reader, and all of it into the result. */
 class Chunks implements AsyncIterable<OutputChunk> {
   readonly #waiting: OutputChunk[] = []
+  readonly #kept: Record<OutputStream, Buffer[]> = { stdout: [], stderr: [] }
   #ended = false
   #wake: () => void = () => {}
 
   push(stream: OutputStream, data: Uint8Array): void {
-    this.#waiting.push({ stream, data: Buffer.from(data) })
+    const chunk = { stream, data: Buffer.from(data) }
+    this.#waiting.push(chunk)
+    this.#kept[stream].push(chunk.data)
     this.#wake()
+  }
+
+  /** All output; what the caller received itself is not here. */
+  whole({ stdout, stderr }: Pick<Executed, 'stdout' | 'stderr'>): Pick<Executed, 'stdout' | 'stderr'> {
+    return {
+      stdout: Buffer.concat([stdout, ...this.#kept.stdout]),
+      stderr: Buffer.concat([stderr, ...this.#kept.stderr]),
+    }
   }
 
   end(): void {

@@ -51,7 +51,7 @@ describe('a running command', () => {
     const seen = { stdout: '', stderr: '' }
     for await (const { stream, data } of running) seen[stream] += data
     expect(seen).toEqual({ stdout: 'one\n', stderr: 'done\n' })
-    expect((await running.result).exitCode).toBe(0)
+    expect(await running.result).toMatchObject({ exitCode: 0, stdout: 'one\n' })
   })
   test('that nobody reads ends, and cannot fill our memory', async () => {
     await using sandbox = await Sandbox.create({ workspace }, options)
