@@ -10,7 +10,7 @@ import { emulator, machineImages, machines, planOf, testState } from '../dist/be
 
 const rounds = Number(process.env.ROUNDS ?? 7)
 /** Prints its usage and exits, so that only the round trip to the guest is measured. */
-const probe = join(dirname(dirname(fileURLToPath(import.meta.url))), 'dist', 'test', 'probe')
+const probe = join(dirname(dirname(fileURLToPath(import.meta.url))), 'dist', 'guest', 'ringfence-probe')
 const idle = Number(process.env.IDLE ?? 20)
 const plan = () => planOf({ backend: 'microvm' })
 const settle = (ms) => new Promise((resolve) => setTimeout(resolve, ms))

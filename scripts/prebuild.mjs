@@ -1,5 +1,5 @@
 /**
- * `npm run prebuild [-- DIRECTORY]`: cross-compiles the guest agent for x64 and arm64, statically with musl, so that the npm package needs no
+ * `npm run prebuild [-- DIRECTORY]`: cross-compiles the programs of `guest` for x64 and arm64, statically with musl, so that the npm package needs no
  * compiler where it is installed. Compiler: clang and lld; C library and kernel headers: Debian's packages of each
  * architecture, unpacked below `node_modules/.cache`. The same sources and packages give the same bytes.
  */
@@ -15,23 +15,30 @@ const TARGETS = [
   { arch: 'arm64', debian: 'arm64', cpu: 'aarch64' },
 ]
 const PACKAGES = ['musl-dev', 'linux-libc-dev', 'libgcc-12-dev']
-const SOURCES = join(root, 'guest', 'agent')
+/** The programs, with the directories of their sources. */
+const PROGRAMS = [
+  ['ringfence-agent', join(root, 'guest', 'agent')],
+  ['ringfence-probe', join(root, 'guest', 'probe')],
+]
 
 /** Builds the agents into `directory` and writes their checksums. */
 export function prebuild(directory = join(root, 'dist', 'guest')) {
   const list = join(directory, 'SHA256SUMS')
-  if (upToDate(list, filesIn(SOURCES))) return readFileSync(list, 'utf8').trim().split('\n')
+  const sources = PROGRAMS.flatMap(([, from]) => filesIn(from))
+  if (upToDate(list, sources)) return readFileSync(list, 'utf8').trim().split('\n')
   mkdirSync(directory, { recursive: true })
-  const sums = TARGETS.map((target) => {
-    const name = `ringfence-agent-linux-${target.arch}`
-    compile(target, sysroot(target), join(directory, name))
-    const digest = createHash('sha256')
-      .update(readFileSync(join(directory, name)))
-      .digest('hex')
-    return `${digest}  ${name}`
-  })
+  const sums = TARGETS.flatMap((target) =>
+    PROGRAMS.map(([program, from]) => {
+      const name = `${program}-linux-${target.arch}`
+      compile(target, sysroot(target), from, join(directory, name))
+      const digest = createHash('sha256')
+        .update(readFileSync(join(directory, name)))
+        .digest('hex')
+      return `${digest}  ${name}`
+    }),
+  )
   writeFileSync(list, `${sums.join('\n')}\n`)
-  writeFileSync(`${list}.stamp`, hashOf(filesIn(SOURCES)))
+  writeFileSync(`${list}.stamp`, hashOf(sources))
   return sums
 }
 
@@ -59,10 +66,10 @@ function sysroot({ debian }) {
   return join(cache, 'root')
 }
 
-function compile({ cpu }, system, out) {
+function compile({ cpu }, system, from, out) {
   const musl = join(system, 'usr', 'lib', `${cpu}-linux-musl`)
   const gcc = join(system, 'usr', 'lib', 'gcc', `${cpu}-linux-gnu`, '12')
-  const sources = readdirSync(SOURCES, { recursive: true })
+  const sources = readdirSync(from, { recursive: true })
     .filter((name) => name.endsWith('.c'))
     .sort()
   run(
@@ -87,7 +94,7 @@ function compile({ cpu }, system, out) {
       ...[`-L${musl}`, `-L${gcc}`, '-lc', '-lgcc', '-lc', join(gcc, 'crtend.o'), join(musl, 'crtn.o')],
     ],
     // Relative names, so that the directory of the sources is not part of the result.
-    { cwd: SOURCES },
+    { cwd: from },
   )
 }
 

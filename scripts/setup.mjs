@@ -59,6 +59,10 @@ const PACKAGES = [
   ['ca-certificates', ['/etc/ssl/certs/ca-certificates.crt'], 'the certificates that programs inside trust'],
   ['openssl', ['/usr/bin/openssl'], 'makes certificates for servers in the tests'],
   ['chromium', ['/usr/bin/chromium'], 'the tests open the console with it'],
+  ['openssh-client', ['/usr/bin/ssh-keygen'], 'the tests go into sandboxes with it'],
+  ['openssh-server', ['/usr/sbin/sshd'], 'the tests go into sandboxes with ssh; it runs inside'],
+  ['rsync', ['/usr/bin/rsync'], 'the tests copy into sandboxes with it'],
+  ['tmux', ['/usr/bin/tmux'], 'the tests drive agents in a real terminal with it'],
   ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network namespace'],
 ]
 
@@ -159,9 +163,8 @@ function buildAgent() {
     compiler,
     (out) => run(compiler, ['-O2', '-shared', '-fPIC', '-o', out, readonly]),
   )
-  const probe = join(root, 'test', 'fixtures', 'probe.c')
-  if (!existsSync(probe)) return
-  rebuild('test probe', join(root, 'dist', 'test', 'probe'), [probe], compiler, (out) =>
+  const probe = join(root, 'guest', 'probe', 'probe.c')
+  rebuild('probe', join(root, 'dist', 'guest', 'ringfence-probe'), [probe], compiler, (out) =>
     run(compiler, ['-O1', '-static', '-o', out, probe]),
   )
 }

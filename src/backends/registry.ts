@@ -31,11 +31,20 @@ export class SandboxRegistry {
   readonly #entries = new Map<string, Entry>()
   readonly #memory: ProbeCache | undefined
   readonly #emulates: () => boolean
+  readonly #broken: (backend: string) => readonly Guarantee[]
 
-  /** `emulates`: the operator accepts emulated virtual machines for automatic selection. */
-  constructor(memory?: ProbeCache, emulates: () => boolean = () => false) {
+  /**
+   * `emulates`: the operator accepts emulated virtual machines for automatic selection. `broken`: what `ringfence prove` found
+   * broken on this host.
+   */
+  constructor(
+    memory?: ProbeCache,
+    emulates: () => boolean = () => false,
+    broken: (backend: string) => readonly Guarantee[] = () => [],
+  ) {
     this.#memory = memory
     this.#emulates = emulates
+    this.#broken = broken
   }
 
   register(backend: Backend, priority = 0): this {
@@ -119,12 +128,20 @@ export class SandboxRegistry {
       }
     const probe = await this.probe(backend.name)
     if (!probe.available) return { backend, available: false, reason: probe.reason, fix: probe.fix }
-    const missing = missingOf(plan.needs, probe.guarantees)
+    // SECURITY: a claim that an attack has broken on this host does not count.
+    const broken = this.#broken(backend.name)
+    const missing = missingOf(
+      plan.needs,
+      probe.guarantees.filter((name) => !broken.includes(name)),
+    )
     if (missing.length === 0) return undefined
+    const found = missing.some((name) => broken.includes(name))
+      ? ' (`ringfence prove` found it broken here)'
+      : ''
     return {
       backend,
       available: true,
-      reason: `cannot guarantee: ${missing.join(', ')}`,
+      reason: `cannot guarantee: ${missing.join(', ')}${found}`,
       fix: `choose another backend, or waive by name: ${missing.map((name) => `--waive ${name}`).join(' ')}`,
     }
   }

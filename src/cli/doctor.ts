@@ -36,7 +36,12 @@ function table(
     const note = row.available
       ? `${row.guarantees.length} of ${GUARANTEE_NAMES.length} guarantees${row.reason ? `, ${row.reason}` : ''}`
       : `${row.reason}`
-    return `  ${row.name.padEnd(12)} ${row.level.padEnd(9)} ${state} ${start}  ${note}${row.fix ? `\n${' '.repeat(25)}fix: ${row.fix}` : ''}`
+    const proven = row.broken?.length
+      ? `\n${' '.repeat(25)}${colour(31, `broken here: ${row.broken.join(', ')}`)} (ringfence prove, ${row.proven_at})`
+      : row.proven_at
+        ? `, proven ${row.proven_at.slice(0, 10)}`
+        : ''
+    return `  ${row.name.padEnd(12)} ${row.level.padEnd(9)} ${state} ${start}  ${note}${proven}${row.fix ? `\n${' '.repeat(25)}fix: ${row.fix}` : ''}`
   })
   const best = rows.find((row) => row.available && row.level !== 'native')
   const kept = best

@@ -1,8 +1,5 @@
 import { out } from './terminal/output.ts'
 
-/** The version that `ringfence --version` prints. */
-export const VERSION = '0.1.0'
-
 const OVERVIEW = `ringfence — run an agent's commands in a sandbox and record them in an audit log
 
 usage: ringfence <command> [options]
@@ -13,6 +10,7 @@ usage: ringfence <command> [options]
   check    check a command, path or URL against the policy without running it
   image    build, list and remove root file systems for containers and microVMs
   doctor   show which backends work on this host, what they guarantee, and how to add more
+  prove    attack the backends of this host and show which guarantees hold
   policy   write, validate and explain a policy file
   audit    read and verify the audit log
   eval     evaluate JavaScript with no access to files, network or processes
@@ -334,6 +332,7 @@ const SANDBOX = `usage: ringfence sandbox create [options]                prints
        ringfence sandbox stats [ID…] [--no-stream]      processor and memory
        ringfence sandbox wait ID [EXEC]                 until the sandbox, or one of its commands, has ended
        ringfence sandbox get|pause|resume|snapshot|fork ID
+       ringfence sandbox ssh ID [command…]              ssh into the sandbox; --print: a configuration for ssh -F, scp, rsync
        ringfence sandbox rm ID…
 
 RINGFENCE_URL names the server (default: the one of \`ringfence login\`, else http://127.0.0.1:4200), RINGFENCE_API_KEY the key.
@@ -469,6 +468,22 @@ examples:
   ringfence completion fish > ~/.config/fish/completions/ringfence.fish
 `
 
+const PROVE = `usage: ringfence prove [BACKEND…] [--quick|--full] [--only GUARANTEE,…] [--report FILE]
+       ringfence prove --verify FILE [--key KEY]
+
+Attacks every guarantee that the backends of this host claim, each attack with a control run without isolation, and prints which
+guarantees hold. It needs no compiler and leaves nothing behind; Ctrl-C ends it after the current attack. A guarantee that was
+broken is not relied on any more on this host: plans that need it are refused until a later run proves it, or it is waived by name.
+--quick tries one attack for each guarantee, --full also all attacks as root of a writable root. --report writes the result
+signed with the key of this host's audit log; --verify checks such a file, with --key against a key that you know.
+Exit codes: 0 everything claimed was proven, 1 something was broken.
+
+examples:
+  ringfence prove
+  ringfence prove bubblewrap --quick
+  ringfence prove --report report.json && ringfence prove --verify report.json
+`
+
 const APPROVE = `usage: ringfence approve [ID] [--reason TEXT] [--for once|sandbox|always [--yes]]
        ringfence reject [ID] [--reason TEXT]
 
@@ -498,6 +513,7 @@ const HELP: Readonly<Record<string, string>> = {
   auto: AUTO,
   check: CHECK,
   doctor: DOCTOR,
+  prove: PROVE,
   policy: POLICY,
   audit: AUDIT,
   skill: SKILL,

@@ -1,7 +1,8 @@
 import { SandboxError } from '../model/errors.ts'
+import { VERSION } from '../model/version.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { closest } from './closest.ts'
-import { helpText, VERSION } from './help.ts'
+import { helpText } from './help.ts'
 import { hostTrouble } from './terminal/host-errors.ts'
 import { endWithReader, err, out } from './terminal/output.ts'
 
@@ -16,6 +17,7 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   check: async () => (await import('./check.ts')).check,
   image: async () => (await import('./image.ts')).image,
   doctor: async () => (await import('./doctor.ts')).doctor,
+  prove: async () => (await import('./prove.ts')).prove,
   policy: async () => (await import('./policy.ts')).policy,
   audit: async () => (await import('./audit.ts')).audit,
   skill: async () => (await import('./skill.ts')).skill,

@@ -55,6 +55,7 @@ const OPTIONS = {
   open: { type: 'boolean' },
   listen: { type: 'string' },
   user: { type: 'string', short: 'u' },
+  print: { type: 'boolean' },
 } as const
 
 type Parsed = ReturnType<typeof parseOptions<typeof OPTIONS>>
@@ -77,16 +78,19 @@ const ACTIONS: Readonly<Record<string, Action>> = {
   snapshot: (values, [id]) => other(values, async () => (await find(id)).snapshot(values.name)),
   fork: (values, [id]) => other(values, async () => (await find(id)).fork()),
   port,
+  ssh: async (values, [id, ...command]) =>
+    (await import('./sandbox/ssh.ts')).ssh(await find(id), values.print ?? false, command),
+  'ssh-proxy': async (_, rest) => (await import('./sandbox/ssh.ts')).sshProxy(rest),
   rm: remove,
 }
 
-/** How many words stand before the program of `sandbox exec`: the action and the id. */
+/** How many words stand before the program of `sandbox exec` and `sandbox ssh`: the action and the id. */
 const BEFORE_PROGRAM = 2
 
 /** `ringfence sandbox …`, against a server. */
 export async function sandbox(args: readonly string[]): Promise<number> {
-  const own =
-    args.find((arg) => !arg.startsWith('-')) === 'exec' ? withSeparator(args, OPTIONS, BEFORE_PROGRAM) : args
+  const isFollowed = ['exec', 'ssh'].includes(args.find((arg) => !arg.startsWith('-')) ?? '')
+  const own = isFollowed ? withSeparator(args, OPTIONS, BEFORE_PROGRAM) : args
   const { values, positionals } = parseOptions('sandbox', own, OPTIONS)
   if (values.help) return printHelp('sandbox')
   const [name, ...rest] = positionals

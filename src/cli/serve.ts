@@ -1,7 +1,7 @@
 import { type RunningServer, startServer } from '../compose/serve.ts'
 import { CLUSTER_ROLES } from '../model/config.ts'
+import { VERSION } from '../model/version.ts'
 import { visibleJson } from '../model/visible.ts'
-import { VERSION } from './help.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
 

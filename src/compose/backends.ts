@@ -9,10 +9,12 @@ import { SandboxRegistry } from '../backends/registry.ts'
 import { seatbelt } from '../backends/seatbelt/backend.ts'
 import { probeCache } from '../host/probe-cache.ts'
 import { ownEpoch } from '../host/process/orphans.ts'
+import { ProofStore } from '../host/proof-store.ts'
 import { caller, hostFingerprint, systemProgram } from '../host/system.ts'
 import type { MICROVM_DRIVERS } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
+import { VERSION } from '../model/version.ts'
 import { type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import { agentPath, packageFile } from './files.ts'
 
@@ -56,7 +58,12 @@ const PRIORITY = {
 export function registryFor(options: RegistryOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts
   const probePlan = (): Plan => probePlanFor(policy(), observe, stateDir)
-  const registry = new SandboxRegistry(probeCache<Probe>(stateDir), parts.emulates)
+  const proofs = new ProofStore(stateDir, VERSION)
+  const registry = new SandboxRegistry(
+    probeCache<Probe>(stateDir),
+    parts.emulates,
+    (backend) => proofs.load(backend)?.broken ?? [],
+  )
   const local: readonly Backend[] = [
     bubblewrap({ agent: agentPath(), probePlan }),
     lazyDocker(options, parts, probePlan),

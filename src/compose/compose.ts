@@ -9,6 +9,7 @@ import type { SandboxRegistry } from '../backends/registry.ts'
 import { loadConfig } from '../host/config-file.ts'
 import { hostPath } from '../host/files/facts.ts'
 import { type PinOptions, pinsOf } from '../host/files/git-pins.ts'
+import { ProofStore } from '../host/proof-store.ts'
 import { Review, reviewId } from '../host/review/review.ts'
 import { Vault } from '../host/secrets/vault.ts'
 import { caller, hostMemoryMb, readText } from '../host/system.ts'
@@ -20,6 +21,7 @@ import type { Event, EventSink, Pace } from '../model/event.ts'
 import { OPERATOR, type Requester } from '../model/requester.ts'
 import type { Containment } from '../model/risk.ts'
 import type { Spec } from '../model/spec.ts'
+import { VERSION } from '../model/version.ts'
 import type { Behind } from '../policy/containment.ts'
 import type { Capability } from '../policy/grants/capability.ts'
 import { type TenantGrants, tenantGrants } from '../policy/grants/tenancy.ts'
@@ -52,6 +54,10 @@ export type ComposeOptions = {
 }
 
 export { agentPath, guestFile, packageFile }
+
+/** What `ringfence prove` found on this host. */
+export const proofsOf = ({ stateDir }: Pick<Ringfence, 'stateDir'>): ProofStore =>
+  new ProofStore(stateDir, VERSION)
 
 type TrailSink = EventSink & { readonly close: () => Promise<void> }
 
@@ -339,8 +345,9 @@ function lazyEgress(
     const { egressWith } = await import('../supervisor/egress.ts')
     const nodePreload = (): string | undefined => readText(packageFile('guest', 'node', 'proxy.cjs'))
     const systemCertificates = (): string => readText('/etc/ssl/certs/ca-certificates.crt') ?? ''
-    const declared = config().secret ?? []
-    return egressWith({ ...parts, declared, allowPrivate, systemCertificates, nodePreload })(spec)
+    const { secret: declared = [], network } = config()
+    const upstreams = network?.upstream ?? []
+    return egressWith({ ...parts, declared, upstreams, allowPrivate, systemCertificates, nodePreload })(spec)
   }
 }
 

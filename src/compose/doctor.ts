@@ -3,17 +3,26 @@ import type { Backend, Probe } from '../backends/backend.ts'
 import { diagnose } from '../host/diagnose.ts'
 import { observeHost } from '../host/host-state.ts'
 import type { BackendView, Doctor } from '../model/api/host.ts'
-import type { Ringfence } from './compose.ts'
+import { proofsOf, type Ringfence } from './compose.ts'
 import { agentPath } from './files.ts'
 
 /** What `ringfence doctor` and `/v1/doctor` report: backends, the host, and findings about it. */
 export async function doctorReport(ringfence: Ringfence): Promise<Doctor> {
   return {
-    backends: await backendReports(ringfence, true),
+    backends: (await backendReports(ringfence, true)).map((view) => ({
+      ...view,
+      ...provenOn(ringfence, view),
+    })),
     node: process.version,
     kernel: release(),
     notes: diagnose(await observeHost(agentPath())),
   }
+}
+
+/** When `ringfence prove` tried a backend on this host, and what it found broken. */
+function provenOn(ringfence: Ringfence, { name }: BackendView): Pick<BackendView, 'proven_at' | 'broken'> {
+  const proof = proofsOf(ringfence).load(name)
+  return { proven_at: proof?.time ?? null, broken: proof?.broken ?? [] }
 }
 
 /** Every backend with its guarantees on this host; `fresh` starts each one instead of using a cached probe. */

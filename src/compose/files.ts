@@ -5,11 +5,17 @@ import { readText } from '../host/system.ts'
 
 /** Files that are shipped with the package. */
 
-/** The guest agent: compiled on this machine, or the one for this processor that the package brings. */
-export function agentPath(): string {
-  const compiled = packageFile('dist', 'guest', 'ringfence-agent')
+/** The guest agent. */
+export const agentPath = (): string => guestProgram('ringfence-agent')
+
+/** The program with which `ringfence prove` makes system calls that no shell can make. */
+export const probePath = (): string => guestProgram('ringfence-probe')
+
+/** Compiled on this machine, or the program for this processor that the package brings. */
+function guestProgram(name: string): string {
+  const compiled = packageFile('dist', 'guest', name)
   if (existsSync(compiled)) return compiled
-  const shipped = packageFile('dist', 'guest', `ringfence-agent-linux-${process.arch}`)
+  const shipped = packageFile('dist', 'guest', `${name}-linux-${process.arch}`)
   return existsSync(shipped) ? shipped : compiled
 }
 

@@ -144,7 +144,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     : loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
-  const templates = new Templates(store, join(stateDir, 'templates'), sharedArchives(membership))
+  const templates = new Templates(store, join(stateDir, 'templates'), undefined, sharedArchives(membership))
   const volumes = volumesOf(ringfence, store, {
     dir: join(stateDir, 'volumes'),
     node: membership?.node.id,
@@ -192,8 +192,8 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const live: Live = { config: ringfence.config }
   const missing = grown.roots.unavailable()
   if (missing) options.log?.(`sandboxes have a read-only root: ${missing.reason} (${missing.fix})`)
-  const e2b = e2bParts(grown, live)
-  const parts = partsOf(options, grown, live, e2b)
+  const e2b = e2bParts(grown, live, { approvals: () => parts.approvals, version: options.version })
+  const parts: ServerParts = partsOf(options, grown, live, e2b)
   const retention = retentionOf(options, grown, live, parts.supervisor)
   closing.push(() => parts.webhooks.close())
   closing.push(() => parts.feed.close())

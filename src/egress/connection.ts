@@ -4,6 +4,7 @@ import { isSamePeer } from '../policy/network/network.ts'
 import { Cancellation, type CancelSignal } from './cancel.ts'
 import { dial } from './dial.ts'
 import type { Judged } from './resolve.ts'
+import type { SocksUpstream } from './socks-upstream.ts'
 import { bulkReading, Source } from './source.ts'
 
 /** How a client spoke to the proxy. */
@@ -39,6 +40,8 @@ export class EgressConnection {
   readonly #cut = new Cancellation()
   readonly #report: (view: Connection, connection: EgressConnection) => void
   readonly #around: EgressConnection | undefined
+  /** The operator's proxy through which it goes. */
+  readonly via: SocksUpstream | undefined
   #done = false
 
   /** `around` is the tunnel that contains this connection; traffic here keeps the tunnel open. */
@@ -48,8 +51,10 @@ export class EgressConnection {
     idleMs: number,
     report: (view: Connection, connection: EgressConnection) => void,
     around?: EgressConnection,
+    via?: SocksUpstream,
   ) {
     this.judged = judged
+    this.via = via
     this.protocol = protocol
     this.#report = report
     this.#around = around
@@ -134,7 +139,8 @@ export async function dialJudged(
   const { target, addresses } = connection.judged
   let failure: unknown
   for (const address of addresses.slice(0, MAX_TRIES)) {
-    const bulk = tls === undefined ? bulkReading() : undefined
+    const { via } = connection
+    const bulk = tls === undefined && via === undefined ? bulkReading() : undefined
     const clock = deadline(connectMs, connection.until)
     try {
       const socket = await dial({
@@ -142,6 +148,7 @@ export async function dialJudged(
         port: target.port,
         tls,
         until: clock.until,
+        via,
         onread: bulk?.onread,
       } as Parameters<typeof dial>[0])
       connection.address = address

@@ -16,6 +16,7 @@ import type { Broker } from './broker.ts'
 import { type Connection, EgressConnection, type Protocol, UpstreamPool } from './connection.ts'
 import type { Resolve } from './dial.ts'
 import { resolveJudged } from './resolve.ts'
+import type { SocksUpstream } from './socks-upstream.ts'
 import type { Transforms } from './transforms.ts'
 
 /** Timeouts and limits. */
@@ -96,6 +97,8 @@ export type CoreParts = {
   readonly transforms: Transforms
   /** Certificates to trust upstream instead of the system's. */
   readonly upstreamCa: string | undefined
+  /** The operator's proxy through which every connection goes. */
+  readonly via: SocksUpstream | undefined
 }
 
 /** Shared by all three protocols: the policy check, the open connections and the idle connections. */
@@ -130,7 +133,14 @@ export class Core {
       const policy = await this.#policyFor(wanted, around)
       const replaced = this.#replaced
       const judged = await resolveJudged(policy, raw, kind, { resolve })
-      connection = new EgressConnection(judged, protocol, this.limits.idleMs, this.#report, around)
+      connection = new EgressConnection(
+        judged,
+        protocol,
+        this.limits.idleMs,
+        this.#report,
+        around,
+        this.#parts.via,
+      )
       connection.mayPass = this.#parts.hooks.mayPass
       this.#open.add(connection)
       await this.#askOwner(connection)

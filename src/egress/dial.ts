@@ -1,9 +1,10 @@
 import { lookup } from 'node:dns/promises'
-import { connect, type LookupFunction, type OnReadOpts, type Socket } from 'node:net'
+import { connect, isIP, type LookupFunction, type OnReadOpts, type Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network/network.ts'
 import type { CancelSignal } from './cancel.ts'
+import { connectThrough, type SocksUpstream } from './socks-upstream.ts'
 
 /** Resolves all addresses of a name. A failure may throw; it blocks like an empty result. */
 export type Resolve = (host: string) => Promise<readonly string[]> | readonly string[]
@@ -19,15 +20,18 @@ export type Dial = {
   /** The TLS server name; absent for plain TCP. */
   readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }
   readonly until: CancelSignal
+  /** The operator's proxy through which the connection goes; absent: directly. */
+  readonly via?: SocksUpstream | undefined
   /** How the plain socket is read; absent: as a stream. */
   readonly onread?: OnReadOpts | undefined
 }
 
 /** Opens a socket to exactly this address. Nothing is written to it before it is returned. */
-export async function dial({ address, port, tls, until, onread }: Dial): Promise<Socket> {
+export async function dial({ address, port, tls, until, onread, via }: Dial): Promise<Socket> {
+  const first = via ? { address: await upstreamAddress(via), port: via.port } : { address, port }
   const tcp = connect({
-    host: address,
-    port,
+    host: first.address,
+    port: first.port,
     lookup: refuseLookup,
     autoSelectFamily: false,
     noDelay: true,
@@ -36,8 +40,9 @@ export async function dial({ address, port, tls, until, onread }: Dial): Promise
   try {
     await opened(tcp, 'connect', until)
     // SECURITY: the peer address is read from the kernel before the first byte is sent.
-    if (!isSamePeer(address, tcp.remoteAddress))
+    if (!isSamePeer(first.address, tcp.remoteAddress))
       throw new SandboxError('ssrf-blocked', 'the connection leads to another address than the judged one')
+    if (via) await orCancelled(connectThrough(tcp, via, { address, port }), until)
     if (tls === undefined) return tcp
     const secure = connectTls({
       socket: tcp,
@@ -52,6 +57,26 @@ export async function dial({ address, port, tls, until, onread }: Dial): Promise
   } catch (error) {
     tcp.destroy()
     throw error
+  }
+}
+
+/** The operator named it, so that its address may be private. */
+async function upstreamAddress({ host }: SocksUpstream): Promise<string> {
+  const [address] = isIP(host) ? [host] : await hostResolve(host)
+  if (address === undefined) throw new SandboxError('fetch-failed', 'the upstream proxy has no address')
+  return address
+}
+
+async function orCancelled<T>(work: Promise<T>, until: CancelSignal): Promise<T> {
+  let leave = (): void => undefined
+  const cancelled = new Promise<never>((_, reject) => {
+    leave = until.listen(() => reject(until.reason))
+  })
+  try {
+    return await Promise.race([work, cancelled])
+  } finally {
+    leave()
+    work.catch(() => undefined)
   }
 }
 

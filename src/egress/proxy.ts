@@ -15,6 +15,7 @@ import { type RequestHead, requestFraming, valuesOf } from './message.ts'
 import { refusal, sendAndClose } from './refusal.ts'
 import { rememberAnswers } from './resolve.ts'
 import { readSocks, SOCKS_REPLY, socksReply, socksReplyOf } from './socks.ts'
+import type { SocksUpstream } from './socks-upstream.ts'
 import { Source } from './source.ts'
 import { type HeaderTransform, Transforms } from './transforms.ts'
 import { judgeFirstFlight, tunnel } from './tunnel.ts'
@@ -34,6 +35,8 @@ export type EgressProxyOptions = Hooks & {
   readonly limits?: Partial<Limits>
   /** Certificates to trust upstream instead of the system's, for terminated TLS. PEM. */
   readonly upstreamCa?: string
+  /** The operator's proxy through which every connection goes. */
+  readonly via?: SocksUpstream | undefined
 }
 
 const ANSWER_MS = 2000
@@ -75,6 +78,7 @@ export class EgressProxy {
       broker: secrets.length > 0 ? new Broker(secrets) : undefined,
       transforms,
       upstreamCa: options.upstreamCa,
+      via: options.via,
     })
   }
 

@@ -137,6 +137,7 @@ it('a request inside a tunnel that was cut is refused', async () => {
     broker: undefined,
     transforms: new Transforms([]),
     upstreamCa: undefined,
+    via: undefined,
   })
   const wanted = { raw: 'a.example:443', kind: 'proxy-target', protocol: 'connect' } as const
   const tunnel = await core.enter(wanted)

@@ -208,6 +208,12 @@ export const configShape = object({
       allow_hosts: optional(list(text())),
       /** What a sandbox in mode `fetch` does with other hosts unless its spec says it. Default: deny, and a spec may ask. */
       unlisted: optional(oneOf(...UNLISTED)),
+      /** SOCKS5 proxies that a sandbox may name as its way out; the password is in a variable of the server. */
+      upstream: optional(
+        list(
+          object({ address: text(), username: optional(text({ max: 255 })), password_env: optional(text()) }),
+        ),
+      ),
     }),
   ),
   /** Hosts that a person approved for good: sandboxes that ask about unlisted hosts do not ask about these. */
@@ -260,6 +266,7 @@ export const configShape = object({
       max_mb: optional(positive(2 ** 30)),
       /** The most files of one image. Default: 500000. */
       max_files: optional(positive(2 ** 30)),
+      max_mb_per_tenant: optional(positive(2 ** 30)),
     }),
   ),
   /** Named directories of tenants that outlive sandboxes. */

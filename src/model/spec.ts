@@ -72,6 +72,8 @@ export const specShape = object({
       allowHosts: optional(list(text())),
       /** In mode `fetch`: what happens to a connection to a host that is not on the list. Default: `[network] unlisted`. */
       unlisted: optional(oneOf(...UNLISTED)),
+      /** In mode `fetch`: a SOCKS5 proxy of the operator (`[[network.upstream]]`), `host:port`, through which everything leaves. */
+      upstream: optional(text({ max: 512 })),
       /** Headers that the proxy sets in requests to a host. A value may name a secret: `${e2b.secrets.NAME}`. */
       headers: optional(list(object({ host: text(), headers: record(text({ empty: true })) }), 64)),
     }),

@@ -160,6 +160,10 @@ function refuseUnbuilt(spec: Spec): void {
       'invalid-input',
       `hosts can be asked for only in network mode \`fetch\`, not \`${mode}\``,
     )
+  if (spec.network?.upstream !== undefined && mode !== undefined && mode !== 'fetch')
+    throw new SandboxError('invalid-input', `an upstream proxy has no meaning in network mode \`${mode}\``, {
+      hint: 'use network mode fetch, or leave the proxy out',
+    })
   if (spec.network?.allowHosts?.length && mode !== undefined && mode !== 'fetch')
     throw new SandboxError('invalid-input', `allowed hosts have no meaning in network mode \`${mode}\``, {
       hint: 'use network mode fetch, or leave the hosts out',

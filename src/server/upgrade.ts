@@ -43,7 +43,7 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
     // The one with the secret is never echoed.
     handleProtocols: (offered) => (offered.has('ringfence') ? 'ringfence' : false),
   })
-  const takers: readonly UpgradeTaker[] = [ptyTaker(sockets), portTaker, ...others]
+  const takers: readonly UpgradeTaker[] = [ptyTaker(sockets), sshTaker(sockets), portTaker, ...others]
   return async (request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> => {
     socket.on('error', () => socket.destroy())
     try {
@@ -108,10 +108,7 @@ function ptyTaker(sockets: WebSocketServer): UpgradeTaker {
     const id = /^\/v1\/sandboxes\/([^/]+)\/pty$/.exec(url.pathname)?.[1]
     if (id === undefined) return false
     const principal = await authenticate(id, true)
-    if (!parts.settings.allowInteractive())
-      throw new SandboxError('interactive-disabled', 'interactive sessions are switched off', {
-        hint: 'an operator can set `[policy] allow_interactive = true`',
-      })
+    assertInteractive(parts)
     const asked = ptyQuery.parse(Object.fromEntries(url.searchParams), '')
     const terminal = { cols: sizeOf(asked.cols, 80), rows: sizeOf(asked.rows, 24) }
     const command = asked.command ?? ['/bin/bash', '-l']
@@ -123,6 +120,36 @@ function ptyTaker(sockets: WebSocketServer): UpgradeTaker {
     return true
   }
 }
+
+function assertInteractive({ settings }: ServerParts): void {
+  if (settings.allowInteractive()) return
+  throw new SandboxError('interactive-disabled', 'interactive sessions are switched off', {
+    hint: 'an operator can set `[policy] allow_interactive = true`',
+  })
+}
+
+/**
+ * `GET …/ssh?session=`: the bytes of OpenSSH's `sshd -i`, which runs in the sandbox with the configuration that the client put
+ * there. The program is judged and recorded like a shell; what the person types afterwards is not.
+ */
+function sshTaker(sockets: WebSocketServer): UpgradeTaker {
+  return async ({ request, socket, head, url, parts, authenticate }) => {
+    const id = /^\/v1\/sandboxes\/([^/]+)\/ssh$/.exec(url.pathname)?.[1]
+    if (id === undefined) return false
+    const principal = await authenticate(id)
+    assertInteractive(parts)
+    const { session } = sshQuery.parse(Object.fromEntries(url.searchParams), '')
+    if (!/^[0-9a-f]{32}$/.test(session)) throw new SandboxError('invalid-input', 'the session is not an id')
+    const command = ['/usr/sbin/sshd', '-i', '-f', `/tmp/.ringfence-ssh-${session}/sshd_config`]
+    const started = await parts.supervisor.exec(principal, id, { command, stdin: 'open', background: true })
+    sockets.handleUpgrade(request, socket, head, (client) => {
+      parts.streams.onEnd(socket, (end) => client.close(...closeOf(end)))
+      void converse(client, started, 'stdout')
+    })
+    return true
+  }
+}
+const sshQuery = object({ session: text({ max: 64 }) })
 
 const ptyQuery = object({
   cols: optional(text({ max: 5 })),
@@ -143,7 +170,8 @@ const messageShape = object({
 
 type Session = Started['session']
 
-async function converse(client: WebSocket, { session, entry }: Started): Promise<void> {
+/** `only`: bytes of one stream, of which none may be missing. */
+async function converse(client: WebSocket, { session, entry }: Started, only?: 'stdout'): Promise<void> {
   const stop = new AbortController()
   client.on('close', () => {
     stop.abort()
@@ -156,7 +184,8 @@ async function converse(client: WebSocket, { session, entry }: Started): Promise
     void takeMessage(session, data as Buffer, binary).catch(() => client.close(1008, 'not understood'))
   })
   for await (const chunk of session.log.follow(0, stop.signal)) {
-    if ('gap' in chunk) continue
+    if ('gap' in chunk && only) return client.close(1011, 'output was lost')
+    if ('gap' in chunk || (only && chunk.stream !== only)) continue
     // Waits until the bytes are on their way, so that a slow reader holds the program and not our memory.
     await new Promise<void>((resolve) => client.send(chunk.data, { binary: true }, () => resolve()))
   }

@@ -77,13 +77,7 @@ export async function openPostgres(
       }
       return tx
     },
-    async lock(names) {
-      await tx.run(
-        `SELECT pg_advisory_xact_lock(key) FROM (SELECT DISTINCT hashtextextended(name, ${LOCKS}) AS key
-           FROM json_array_elements_text(?::json) AS given(name) ORDER BY 1) AS ordered`,
-        [JSON.stringify(names)],
-      )
-    },
+    lock: (names) => lockIn(tx, names),
     async commit() {
       await ask(open, 'COMMIT').catch((error: unknown) => {
         drop()
@@ -102,6 +96,15 @@ export async function openPostgres(
       for (const client of sockets) tearDown(client)
     },
   }
+}
+
+/** In one order for all transactions, so that no two of them wait for each other. */
+async function lockIn(tx: Tx, names: readonly string[]): Promise<void> {
+  await tx.run(
+    `SELECT pg_advisory_xact_lock(key) FROM (SELECT DISTINCT hashtextextended(name, ${LOCKS}) AS key
+       FROM json_array_elements_text(?::json) AS given(name) ORDER BY 1) AS ordered`,
+    [JSON.stringify(names)],
+  )
 }
 
 /** Timeouts on both sides: the statement may be slow, or the server may not respond at all. */

@@ -3,10 +3,11 @@ import { type BrokeredSecret, brokerSecret } from '../egress/broker.ts'
 import type { Connection } from '../egress/connection.ts'
 import type { UnlistedTarget } from '../egress/core.ts'
 import { EgressProxy } from '../egress/proxy.ts'
+import { parseUpstream, type SocksUpstream } from '../egress/socks-upstream.ts'
 import type { HeaderTransform } from '../egress/transforms.ts'
 import { Secret } from '../host/secrets/secret.ts'
 import type { Vault } from '../host/secrets/vault.ts'
-import type { SecretConfig } from '../model/config.ts'
+import type { Config, SecretConfig } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink, Pace } from '../model/event.ts'
 import type { Plan } from '../model/plan.ts'
@@ -48,6 +49,8 @@ export type PreparedEgress = {
 export type EgressParts = {
   readonly trail: EventSink
   readonly allowPrivate: readonly string[]
+  /** The proxies that a sandbox may name as its way out. */
+  readonly upstreams: readonly UpstreamConfig[]
   /** The secrets that the operator declared, with their values. */
   readonly declared: readonly SecretConfig[]
   readonly vault: Vault
@@ -58,6 +61,9 @@ export type EgressParts = {
   /** Whether sandboxes of this server may act now; absent: always. */
   readonly mayAct?: (() => boolean) | undefined
 }
+
+/** One `[[network.upstream]]`. */
+type UpstreamConfig = NonNullable<NonNullable<Config['network']>['upstream']>[number]
 
 /** Creates the egress factory for the gate: one proxy per sandbox, each connection recorded. */
 export const egressWith =
@@ -93,6 +99,7 @@ class SandboxEgress implements PreparedEgress, Egress {
       secrets: this.#secrets,
       unlisted: (target) => this.#unlisted(target),
       transforms: this.#transforms(spec),
+      via: this.#upstream(spec.network?.upstream),
       admit: (connection) => this.#admit(connection),
       mayPass: parts.mayAct,
       onConnection: (connection) => void this.#note(connection).catch(() => {}),
@@ -105,6 +112,22 @@ class SandboxEgress implements PreparedEgress, Egress {
       certificates: own && certificateBundle(parts.systemCertificates(), own),
       nodePreload: parts.nodePreload(),
     }
+  }
+
+  /** SECURITY: only what the operator named; the credentials are the operator's too. */
+  #upstream(address: string | undefined): SocksUpstream | undefined {
+    if (address === undefined) return undefined
+    const found = this.#parts.upstreams.find((one) => one.address === address)
+    const place = found && parseUpstream(found.address)
+    if (!found || !place)
+      throw new SandboxError('forbidden', `the proxy \`${address.slice(0, 128)}\` may not be used`, {
+        hint: `the operator can permit it: \`address = "${address.slice(0, 128)}"\` in [[network.upstream]]`,
+      })
+    const { username, password_env: variable } = found
+    const password = variable === undefined ? undefined : this.#parts.env[variable]
+    if (variable !== undefined && password === undefined)
+      throw new SandboxError('invalid-input', `the variable \`${variable}\` of the server is not set`)
+    return { ...place, username, password }
   }
 
   start(plan: Plan, sandboxId: string): Egress {

@@ -36,6 +36,7 @@ const COMMON: readonly string[] = [
 const isCommon = (spec: Spec): boolean =>
   Object.entries(spec).every(([name, value]) => value === undefined || COMMON.includes(name)) &&
   Object.keys(spec.env ?? {}).length === 0 &&
+  spec.network?.upstream === undefined &&
   (spec.network?.headers ?? []).length === 0
 
 /** The tenant of what runs in a sandbox that nobody has yet. */

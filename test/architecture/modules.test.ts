@@ -8,9 +8,10 @@ import { IMPORTS, moduleOf, moduleTable } from './modules.ts'
 
 /** Built-in modules that only some may touch; by module or by file. */
 const GUARDED: Readonly<Record<string, readonly string[]>> = {
-  child_process: ['host/process/spawn.ts'],
-  net: ['host', 'egress', 'server'],
-  dgram: ['host', 'egress', 'server'],
+  // What attacks aim at: processes, listeners and sockets outside of the sandbox.
+  child_process: ['host/process/spawn.ts', 'prove'],
+  net: ['host', 'egress', 'server', 'prove'],
+  dgram: ['host', 'egress', 'server', 'prove'],
   tls: ['host', 'egress', 'server'],
   http: ['host', 'egress', 'server'],
   https: ['host', 'egress', 'server'],
@@ -20,7 +21,8 @@ const GUARDED: Readonly<Record<string, readonly string[]>> = {
 }
 const PURE = ['model', 'policy', 'client']
 /** `process.env` is read in one place. `cli/check.ts` uses it once for the state directory: to be moved there. */
-const READS_ENVIRONMENT = ['compose/compose.ts', 'cli/check.ts']
+/** `prove` plants a secret in its own environment, which no sandbox may show. */
+const READS_ENVIRONMENT = ['compose/compose.ts', 'cli/check.ts', 'prove/prove.ts']
 /** The program's two entries load it from compiled code, which an import cannot (docs/decisions/0002). */
 const REQUIRES = ['cli/entry/ringfence.ts', 'cli/entry/warm.ts']
 const SEALS_PLANS = ['policy/plan.ts', 'model/plan.ts']

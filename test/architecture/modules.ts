@@ -127,23 +127,39 @@ const ENTRY_MODULES: readonly Module[] = [
     holds: '`ringfence/agents`: the exports for people who build agents',
     imports: [...INNER, 'compose'],
   },
-  { name: 'api.ts', holds: 'the library: `Sandbox`, `wrap`, `SkillRunner`', imports: [...INNER, 'compose'] },
+  {
+    name: 'library-sandbox.ts',
+    holds:
+      'a sandbox as the library shows it: text output, exit codes, output as an iterator, hints in the library’s words',
+    imports: [...INNER],
+  },
+  {
+    name: 'api.ts',
+    holds: 'the library: `Sandbox`, `wrap`, `SkillRunner`',
+    imports: [...INNER, 'compose', 'library-sandbox.ts'],
+  },
   {
     name: 'compat',
     holds:
       'functions and classes with the names of other sandbox libraries: `sandboxExecute`, the builder, `E2BSandbox`',
-    imports: [...INNER, 'compose', 'api.ts'],
+    imports: [...INNER, 'compose', 'library-sandbox.ts', 'api.ts'],
   },
   {
     name: 'index.ts',
     holds: '`ringfence`: the exports of the library',
-    imports: [...INNER, 'compose', 'api.ts', 'compat'],
+    imports: [...INNER, 'compose', 'library-sandbox.ts', 'api.ts', 'compat'],
+  },
+  {
+    name: 'prove',
+    holds:
+      '`ringfence prove`: attacks on every guarantee, each with a control run on `native`; the conformance suite of the tests is the same code',
+    imports: [...INNER, 'compose'],
   },
   {
     name: 'cli',
     holds: 'the command line, one file per command',
-    imports: [...INNER, 'compose', 'agents.ts', 'compose/serve.ts'],
-    // Terminals of sandboxes on a server.
+    imports: [...INNER, 'compose', 'agents.ts', 'compose/serve.ts', 'prove'],
+    // Terminals of sandboxes on a server, and the channel of `sandbox ssh`.
     packages: ['ws'],
   },
 ]

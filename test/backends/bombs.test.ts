@@ -13,7 +13,7 @@ let other: TestHost
 let neighbour: Sandbox
 beforeAll(async () => {
   testHost = makeTestHost('bombs')
-  copyFileSync(join(packageRoot(), 'dist', 'test', 'probe'), join(testHost.workspace, 'probe'))
+  copyFileSync(join(packageRoot(), 'dist', 'guest', 'ringfence-probe'), join(testHost.workspace, 'probe'))
   other = makeTestHost('neighbour')
   neighbour = await other.open()
   await neighbour.exec(['true'])

@@ -69,8 +69,8 @@ describe('bytes in and out', () => {
   test('input of many windows is returned unchanged', async () => {
     await using sandbox = await testHost.open()
     const input = Buffer.alloc(5_000_000, 'abcdefg')
-    const { stdout } = await sandbox.exec(['cat'], { stdin: input })
-    expect(Buffer.compare(stdout, input)).toBe(0)
+    const { stdoutBytes } = await sandbox.exec(['cat'], { stdin: input })
+    expect(Buffer.compare(stdoutBytes, input)).toBe(0)
   })
 
   test('a slow reader throttles the command, and memory stays bounded', { timeout: 60_000 }, async () => {
@@ -319,7 +319,7 @@ describe('limits of one command', () => {
   test('memory in its own cgroup; another command in the same sandbox is not affected', async () => {
     await using sandbox = await testHost.open({ limits: { memoryMb: 600 } })
     const neighbour = await sandbox.spawn(['sleep', '30'])
-    copyFileSync(join(packageRoot(), 'dist', 'test', 'probe'), join(testHost.workspace, 'probe'))
+    copyFileSync(join(packageRoot(), 'dist', 'guest', 'ringfence-probe'), join(testHost.workspace, 'probe'))
     const limits = { memoryMb: 64 }
     const greedy = await sandbox.exec(['./probe', 'memory', '300'], { limits }).catch((error) => error)
     // Without a cgroup for a single command, such a limit is refused and not ignored.

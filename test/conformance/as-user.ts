@@ -3,7 +3,7 @@ import { chmodSync, chownSync, cpSync, mkdirSync, mkdtempSync, rmSync } from 'no
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import type { Row } from './suite.ts'
+import type { Row } from '../../src/prove/suite.ts'
 import { packageRoot } from './world.ts'
 
 const run = promisify(execFile)

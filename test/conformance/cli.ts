@@ -7,10 +7,10 @@ import { gvisor } from '../../src/backends/gvisor/backend.ts'
 import { native } from '../../src/backends/native/backend.ts'
 import { WritableRoots } from '../../src/host/root/writable-roots.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
+import { isFine, runSuite, runUses } from '../../src/prove/suite.ts'
 import { machineImages, machines } from '../backends/microvm-parts.ts'
 import { startDocker, startPodman, testImages, testState } from './engines.ts'
 import { MACHINE_SABOTAGES, SABOTAGES } from './sabotage.ts'
-import { isFine, runSuite, runUses } from './suite.ts'
 import { makeWorld, packageRoot, planOf } from './world.ts'
 
 /**

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
+import { isFine } from '../../src/prove/suite.ts'
 import { canHaveRoot } from '../root/root-host.ts'
 import { ORDINARY, type Report, suiteAs } from './as-user.ts'
-import { isFine } from './suite.ts'
 
 const MINUTES = 60_000
 

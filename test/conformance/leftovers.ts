@@ -1,5 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs'
-import { exists } from './world.ts'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 
 /** A sandbox's process that is our child or nobody's; those of other tests that run beside this one do not count. */
 function isOurOrphan(pid: string): boolean {
@@ -18,7 +17,7 @@ function isOurOrphan(pid: string): boolean {
 export function leftovers(): Readonly<Record<string, number>> {
   const lines = (file: string): number => readFileSync(file, 'utf8').split('\n').length - 1
   const cgroups = (dir: string): number =>
-    exists(dir)
+    existsSync(dir)
       ? readdirSync(dir, { recursive: true }).filter((name) => String(name).includes('ringfence-')).length
       : 0
   return {

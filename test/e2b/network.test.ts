@@ -1,5 +1,6 @@
 import { createServer } from 'node:http'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { EgressProxy } from '../../src/egress/proxy.ts'
 import { client, get, type Loose, until, type World, world } from './kit.ts'
 
 /** What a sandbox reaches: by the operator's default, by what its creator allows and denies, and how ports are named. */
@@ -24,6 +25,41 @@ const ask = async (one: Loose, host: string): Promise<string> => {
   const line = `curl -sS --noproxy '' --max-time 5 "http://$H/" 2>&1; true`
   return (await one.commands.run(line, { envs: { H: host } })).stdout
 }
+
+describe('an egress proxy of the operator', () => {
+  test('is the way out of a sandbox that names it, and of no other', async () => {
+    const seen: string[] = []
+    // A real SOCKS5 proxy: ours, which here answers in place of an address of the internet.
+    const outer = new EgressProxy({
+      allowHosts: ['*'],
+      allowPrivate: [],
+      admit: ({ host, port }) => {
+        seen.push(`${host}:${port}`)
+        throw new Error('seen')
+      },
+    })
+    const { port } = await outer.listen({ host: '127.0.0.1', port: 0 })
+    const address = `127.0.0.1:${port}`
+    const upstream = `[[network.upstream]]\naddress = "${address}"\n`
+    const place = await world(`[e2b]\ninternet = "open"\n${upstream}`)
+    try {
+      const network = { egressProxy: { address } }
+      const one = await e2b.Sandbox.create({ ...place.options, network })
+      expect(await ask(one, '1.1.1.1')).not.toContain('denied')
+      expect(seen).toEqual(['1.1.1.1:80'])
+      expect(await ask(one, '127.0.0.1')).toMatch(/loopback|private/)
+      await expect(one.updateNetwork({ egressProxy: { address: 'x.example:1' } })).rejects.toThrow(
+        /cannot be changed/,
+      )
+      const two = await e2b.Sandbox.create(place.options)
+      await ask(two, '192.0.2.8')
+      expect(seen).toEqual(['1.1.1.1:80'])
+    } finally {
+      await place.close()
+      await outer.close()
+    }
+  })
+})
 
 describe('lists', () => {
   test('addresses, ranges and denials, at the start and while it runs', async () => {

@@ -228,7 +228,11 @@ describe('the network', () => {
     await expect(make({ allowOut: ['8.8.8.8'] })).rejects.toThrow(/not among the hosts/)
     await expect(make({ allowOut: ['evil.example'] })).rejects.toThrow(/not among the hosts/)
     await expect(make({ denyOut: ['bad example'] })).rejects.toThrow(/is not a host/)
-    await expect(make({ egressProxy: { address: 'proxy.example:1080' } })).rejects.toThrow(/egressProxy/)
+    await expect(make({ egressProxy: { address: 'proxy.example:1080' } })).rejects.toThrow(
+      /network\.upstream/,
+    )
+    const named = { address: 'proxy.example:1080', username: 'a', password: 'b' }
+    await expect(make({ egressProxy: named })).rejects.toThrow(/credentials/)
     const rule = (headers: object) => ({ rules: { 'one.example': [{ transform: { headers } }] } })
     await expect(make(rule({ host: 'evil.example' }))).rejects.toThrow(/cannot be set/)
     // biome-ignore lint/suspicious/noTemplateCurlyInString: E2B's way to name a secret
@@ -324,7 +328,7 @@ describe('snapshots and templates', () => {
 describe('what is refused, in words', () => {
   test.each<[string, (one: Loose) => Promise<unknown>, RegExp]>([
     ['volumes', () => e2b.Sandbox.create({ ...here.options, volumeMounts: { '/v': 'v' } }), /no such volume/],
-    ['mcp', () => e2b.Sandbox.create('base', { ...here.options, mcp: { x: {} } }), /mcp/],
+    ['mcp', () => e2b.Sandbox.create('base', { ...here.options, mcp: { x: {} } }), /no MCP server/],
     ['an unknown template', () => e2b.Sandbox.create('nope', here.options), /no template `nope`/],
     ['another user', (one) => one.commands.run('id', { user: 'ghost' }), /no user `?ghost/],
     ['a bad directory', (one) => one.commands.run('true', { cwd: '/nowhere' }), /nowhere|director/],

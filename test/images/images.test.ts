@@ -8,6 +8,7 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs'
+import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
@@ -19,7 +20,7 @@ import { type Entry, hasRegistry, TestRegistry, tarOf } from './test-registry.ts
 
 let registry: TestRegistry
 let dir: string
-const settings: { now: ImageSettings } = { now: { mirrors: [], maxMb: 8, maxFiles: 2000 } }
+const settings: { now: ImageSettings } = { now: { mirrors: [], maxMb: 8, maxFiles: 2000, maxTenantMb: 1000 } }
 let images: Images
 
 beforeAll(async () => {
@@ -66,6 +67,56 @@ describe.skipIf(!hasRegistry)('an image', () => {
     const theirs = await images.pull('test/theirs')
     const ours = await images.pull('test/ours')
     expect([ours.digest, ours.name]).toEqual([theirs.digest, 'docker.io/test/ours:latest'])
+  })
+
+  test('of somebody else is not to be had with a registry of one’s own that repeats its manifest', async () => {
+    await registry.push('test/secret', [[{ name: 'secret', data: 'theirs' }]])
+    const { digest } = await images.pull('test/secret')
+    const accept = 'application/vnd.oci.image.manifest.v1+json'
+    const from = `${registry.url}/v2/test/secret`
+    const manifest = await (await fetch(`${from}/manifests/latest`, { headers: { accept } })).text()
+    let blobs = 404
+    const own = createServer(async ({ url = '' }, answer) => {
+      const isManifest = url.includes('/manifests/')
+      const blob = isManifest ? undefined : await fetch(`${from}/blobs/${url.split('/').at(-1)}`)
+      answer.writeHead(isManifest ? 200 : blobs, { 'content-type': accept })
+      answer.end(blob ? Buffer.from(await blob.arrayBuffer()) : manifest)
+    })
+    await new Promise<void>((resolve) => own.listen(0, '127.0.0.1', resolve))
+    const url = `http://127.0.0.1:${(own.address() as { port: number }).port}`
+    const before = settings.now
+    settings.now = { ...before, mirrors: [...before.mirrors, { registry: 'own.example', url }] }
+    try {
+      await expect(images.pull('own.example/any/name')).rejects.toThrow()
+      await expect(images.pull(`own.example/any/name@${digest}`)).rejects.toThrow()
+      // Who has the layers may also share the tree.
+      blobs = 200
+      expect((await images.pull('own.example/any/name')).digest).toBe(digest)
+    } finally {
+      settings.now = before
+      own.close()
+    }
+  })
+
+  test('counts for the tenants that pulled it, until it is removed', async () => {
+    const image = (name: string, bytes: number) =>
+      registry.push(name, [[{ name, data: Buffer.alloc(bytes, name) }]])
+    await image('test/first', 3_000_000)
+    await image('test/second', 3_000_000)
+    const before = settings.now
+    settings.now = { ...before, maxTenantMb: 4 }
+    try {
+      const first = await images.pull('test/first', { tenant: 'ada' })
+      await expect(images.pull('test/second', { tenant: 'ada' })).rejects.toThrow(/more than 4 MB/)
+      expect(existsSync(treeOf(first.digest))).toBe(true)
+      const second = await images.pull('test/second', { tenant: 'bob' })
+      await expect(images.pull('test/second', { tenant: 'ada' })).rejects.toThrow(/more than 4 MB/)
+      expect(existsSync(treeOf(second.digest))).toBe(true)
+      await images.prune(new Set(), new Set(), Date.now() + 1000)
+      expect((await images.pull('test/second', { tenant: 'ada' })).digest).toBe(second.digest)
+    } finally {
+      settings.now = before
+    }
   })
 
   test('is pulled by tag and by digest, and unpacked once', async () => {

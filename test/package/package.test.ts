@@ -68,7 +68,11 @@ describe('the package', () => {
       ).toBe(digest)
     }
     expect(readdirSync(guest)).toEqual(
-      expect.arrayContaining(['ringfence-agent-linux-arm64', 'ringfence-agent-linux-x64']),
+      expect.arrayContaining([
+        'ringfence-agent-linux-arm64',
+        'ringfence-agent-linux-x64',
+        'ringfence-probe-linux-x64',
+      ]),
     )
     expect(existsSync(join(guest, 'ringfence-agent'))).toBe(false)
     for (const dir of ['dist/test', 'dist/bench', 'test', 'bench'])
@@ -85,6 +89,26 @@ describe('the package', () => {
     expect(ringfence(['run', 'echo', 'hello'])).toMatchObject({ status: 0, out: 'hello\n' })
     expect(ringfence(['run', '-c', 'cat /etc/shadow']).status).not.toBe(0)
     expect(ringfence(['check', 'command', 'ls']).status).toBe(0)
+  })
+
+  test('proves its guarantees here, without a compiler', () => {
+    const proven = ringfence([
+      'prove',
+      'bubblewrap',
+      '--quick',
+      '--only',
+      'fs.read,env.clean,proc.hidden',
+      '--json',
+    ])
+    const { uid, backends } = JSON.parse(proven.out)
+    expect(proven.status).toBe(0)
+    expect(uid).not.toBe(0)
+    const found = backends[0].guarantees.filter(({ verdict }: { verdict: string }) => verdict === 'proven')
+    expect(found.map(({ guarantee }: { guarantee: string }) => guarantee)).toEqual([
+      'fs.read',
+      'env.clean',
+      'proc.hidden',
+    ])
   })
 
   test('completes in bash', () => {

@@ -13,6 +13,8 @@ void mask_path(const char *path, const char *dev, const char *ino);
 void move_mount_to(const char *staged, const char *target, const char *mode);
 /* Writes below `target` go to `changes/upper`; the original stays unchanged. */
 void mount_overlay(const char *original, const char *changes, const char *target);
+/* Terminals belong to the group 5 from now on, as everywhere on Linux. */
+void give_terminals_to_tty(void);
 
 /* confine.c */
 /* Forbids new user namespaces, or all but one. */

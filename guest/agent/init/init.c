@@ -27,6 +27,7 @@ static void finish_mounts(void) {
     mask_path(options.masks.items[i], options.masks.items[i + 1], options.masks.items[i + 2]);
   for (size_t i = 0; i < options.hidden.count; i++) hide_path(options.hidden.items[i]);
   for (size_t i = 0; i < options.readonly.count; i++) mount_readonly(options.readonly.items[i]);
+  if (has_root_user) give_terminals_to_tty();
 }
 
 /* SECURITY: rules apply to the paths that the kernel reports, so a supervised mount must be at the expected path. */

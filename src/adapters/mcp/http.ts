@@ -35,7 +35,7 @@ type McpSession = {
   used: number
 }
 
-type McpHttpOptions = Pick<McpOptions, 'version' | 'extend'> & {
+type McpHttpOptions = Pick<McpOptions, 'version' | 'extend' | 'ownTools'> & {
   /** Begins the ids of sessions; tells which of several servers keeps one. */
   readonly sessionPrefix?: string | undefined
 }

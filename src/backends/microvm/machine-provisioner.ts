@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { WarmPool } from '../../host/warm-pool.ts'
 import type { Driver, MachineSnapshot, MachineSpec } from './drivers/driver.ts'
 import { explained, formatDisk, makeBareDisk } from './files/disk.ts'
-import { GuestMachine, INPUTS, machineDirectory } from './guest-machine.ts'
+import { GuestMachine, type Hibernation, INPUTS, machineDirectory } from './guest-machine.ts'
 import { POOL_WARM_UP_COMMANDS, WARM_UP_COMMANDS, WARM_UP_FIELDS, WARM_UP_MOUNTS } from './machine-config.ts'
 import { MachineTemplates } from './template.ts'
 
@@ -118,9 +118,20 @@ export class MachineProvisioner {
     return (saved && (await this.#clone(spec, saved, dir))) ?? (await this.#boot(spec, dir, driver))
   }
 
+  #hibernation(spec: MachineSpec, dir: string): Hibernation {
+    // Pages have a few bytes of their own, and there are the devices.
+    const mostMb = Math.ceil(spec.memoryMb * 1.05) + 64
+    return { saved: join(dir, 'memory'), mostMb, restore: (file) => this.#parts.driver.restore(spec, file) }
+  }
+
   async #clone(spec: MachineSpec, saved: MachineSnapshot, dir: string): Promise<GuestMachine | undefined> {
     try {
-      return new GuestMachine(await this.#parts.driver.clone(spec, saved), dir, true)
+      return new GuestMachine(
+        await this.#parts.driver.clone(spec, saved),
+        dir,
+        true,
+        this.#hibernation(spec, dir),
+      )
     } catch (error) {
       this.#parts.onProgress(`the template cannot be used: ${(error as Error).message}`)
       await this.#templates.forget(spec)
@@ -129,7 +140,7 @@ export class MachineProvisioner {
   }
 
   async #boot(spec: MachineSpec, dir: string, driver: Driver): Promise<GuestMachine> {
-    const machine = new GuestMachine(await driver.boot(spec), dir, false)
+    const machine = new GuestMachine(await driver.boot(spec), dir, false, this.#hibernation(spec, dir))
     try {
       await machine.up(BOOT_MS)
       return machine

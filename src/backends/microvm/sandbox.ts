@@ -42,7 +42,9 @@ export class MicrovmSandbox extends ContainerSandbox {
   override usage(): Usage | undefined {
     const used = this.#prepared.machine.usage()
     const { root } = this.#plan
-    return used && root ? { ...used, diskBytes: allocated(root.disk.real) } : used
+    const { savedBytes } = this.#prepared.machine
+    const diskBytes = (root ? allocated(root.disk.real) : 0) + savedBytes
+    return used && (root || savedBytes > 0) ? { ...used, diskBytes } : used
   }
 
   /** The agent's answer shows that all commands stand still and that the disk has everything. */
@@ -55,10 +57,21 @@ export class MicrovmSandbox extends ContainerSandbox {
     })
   }
 
-  /** A machine that never runs again, such as after a crash of the server, leaves a disk with everything on it. */
+  /**
+   * The memory goes to disk. A machine that never runs again, such as after a crash of the server, leaves a disk with everything
+   * on it.
+   */
   override async pause(): Promise<void> {
+    const { machine } = this.#prepared
     if (this.#plan.root) await this.still(() => this.files.sync('/'))
-    await super.pause()
+    await machine.quiet()
+    try {
+      await super.pause()
+      await machine.hibernate()
+    } catch (error) {
+      machine.channel.release()
+      throw error
+    }
   }
 
   override async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {

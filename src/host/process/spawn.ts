@@ -1,4 +1,5 @@
 import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process'
+import { constants } from 'node:os'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../../model/errors.ts'
 import { serveSocket } from '../net/loopback.ts'
@@ -41,6 +42,19 @@ export function spawnChild(launch: Launch, streams: readonly Stdio[], onTunnel?:
   if (control) sendContents(launch, child)
   if (control && onTunnel) serveHandedOver(child, onTunnel)
   return child
+}
+
+/** Runs a program of the user's own in our place at the terminal: same process group, same streams. Resolves with its exit code. */
+export function runInForeground(
+  file: string,
+  args: readonly string[],
+  env: Readonly<Record<string, string | undefined>>,
+): Promise<number> {
+  const child = spawn(file, args, { env: env as NodeJS.ProcessEnv, stdio: 'inherit' })
+  return new Promise((resolve, reject) => {
+    child.once('error', (cause) => reject(failure({ file, args, env: {}, control: false }, cause)))
+    child.once('close', (code, signal) => resolve(code ?? 128 + (signal ? constants.signals[signal] : 0)))
+  })
 }
 
 /** From descriptor 3 on: the control channel, the channel for a listening socket, and the contents. */

@@ -93,6 +93,8 @@ export const createShape = object({
       allow_hosts: optional(list(words(), 1024)),
       /** What happens to a connection to another host in mode `fetch`; default: `[network] unlisted`. */
       unlisted: optional(oneOf(...UNLISTED)),
+      /** A SOCKS5 proxy that the operator permits, `host:port`, through which everything leaves. */
+      upstream: optional(text({ max: 512 })),
     }),
   ),
   unix_sockets: optional(list(words(4096), 64)),

@@ -14,6 +14,9 @@ const backendShape = object({
   start_ms: nullable(number()),
   reason: nullable(string()),
   fix: nullable(string()),
+  /** When `ringfence prove` tried it on this host, and which of its guarantees were broken. */
+  proven_at: optional(nullable(string())),
+  broken: optional(arrayOf(string())),
 })
 /** A backend with what it can do on this host. */
 export type BackendView = Infer<typeof backendShape>

@@ -79,6 +79,7 @@ async function imageBase(
     })
   const { digest, name, config } = await parts.images.pull(fromImage, {
     credentials: credentialsOf(fromImageRegistry),
+    tenant,
     say,
   })
   await e2b.record({

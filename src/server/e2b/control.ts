@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 import { createSandbox } from './create.ts'
 import { listAll, listPage } from './listing.ts'
-import { defaultHosts, headersOf, hostsOf, networkUpdateShape } from './network.ts'
+import { defaultHosts, headersOf, hostsOf, networkUpdateShape, upstreamOf } from './network.ts'
 import { logsOf, metricsOf } from './observe.ts'
 import { aliveOf, bodyOf, nothing, type RestCall, type RestRoute } from './rest.ts'
 import { connectShape, createShape, pauseShape, refreshShape, timeoutShape, withoutNulls } from './shapes.ts'
@@ -72,9 +72,15 @@ async function setNetwork(call: RestCall): Promise<Response> {
   const seen = await aliveOf(call)
   const defaults = defaultHosts(surface.e2b.policyFor(principal), surface.e2b.internet())
   const hosts = hostsOf(network, allow_internet_access, defaults)
-  const { template, maskHost } = optionsOf(specOf(seen))
+  if (upstreamOf(network) !== specOf(seen).network?.upstream && network.egressProxy)
+    throw new SandboxError('unsupported', 'the `egressProxy` of a sandbox cannot be changed while it runs', {
+      hint: 'create another sandbox with it',
+    })
+  const { template, maskHost, workdir, user } = optionsOf(specOf(seen))
   const options: E2bOptions = {
     template,
+    ...(workdir ? { workdir } : {}),
+    ...(user ? { user } : {}),
     ...(maskHost ? { maskHost } : {}),
     ...networkOptions(network, allow_internet_access),
   }

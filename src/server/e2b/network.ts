@@ -5,7 +5,6 @@ import type { Spec } from '../../model/spec.ts'
 
 /** E2B's network options as a list of hosts for the proxy; there is no other way out. */
 
-const anything: Shape<unknown> = { schema: {}, parse: (value) => value }
 const hosts = () => optional(list(text({ max: 1024 }), 1024))
 
 const ruleShape = object({
@@ -14,11 +13,31 @@ const ruleShape = object({
   ),
 })
 
+/** `null` means none. */
+const egressProxyShape: Shape<{ readonly address: string } | null> = {
+  schema: {},
+  parse: (value, path) => (value === null ? null : proxyShape.parse(value, path)),
+}
+const proxyShape = object({
+  address: text({ max: 512 }),
+  username: optional(text({ max: 255, empty: true })),
+  password: optional(text({ max: 255, empty: true })),
+})
+
+/** SECURITY: credentials would have to be kept with the sandbox; the operator has those of the proxies that may be used. */
+export function upstreamOf({ egressProxy }: E2bNetwork): string | undefined {
+  if (!egressProxy) return undefined
+  const { address, username, password } = proxyShape.parse(egressProxy, 'network.egressProxy')
+  if (username !== undefined || password !== undefined)
+    refuse('credentials in `egressProxy`', 'leave them out; the operator sets them in [[network.upstream]]')
+  return address
+}
+
 const egressFields = {
   allowOut: hosts(),
   denyOut: hosts(),
   rules: optional(record(list(ruleShape, 16), /^[^\s]{1,253}$/)),
-  egressProxy: optional(anything),
+  egressProxy: optional(egressProxyShape),
 }
 /** E2B's network options of a create. */
 export const networkShape = object({
@@ -52,7 +71,6 @@ const refuse = (what: string, hint: string): never => {
 
 /** Refuses by name what nothing here would honour. */
 function refuseUnbuilt(network: E2bNetwork): void {
-  if (network.egressProxy !== undefined) refuse('`egressProxy`', 'leave it out; the way out is our own proxy')
   if (network.httpsPorts?.length) refuse('`httpsPorts`', 'leave it out')
 }
 
@@ -132,14 +150,16 @@ export function networkOf(
   modes: readonly string[],
   allowHosts: readonly string[],
   headers: ReturnType<typeof headersOf> = [],
+  upstream?: string,
 ): NonNullable<Spec['network']> {
   if (modes.includes('fetch'))
     return {
       mode: 'fetch',
       ...(allowHosts.length > 0 ? { allowHosts } : {}),
       ...(headers.length > 0 ? { headers } : {}),
+      ...(upstream === undefined ? {} : { upstream }),
     }
-  if (allowHosts.length > 0 || headers.length > 0)
+  if (allowHosts.length > 0 || headers.length > 0 || upstream !== undefined)
     throw new SandboxError('invalid-network-mode', 'network mode `fetch` is not permitted', {
       hint: 'an operator can add it to `[policy] allowed_network_modes`',
     })

@@ -18,6 +18,7 @@ import { type ImageName, imageText, parseImageName } from './image-name.ts'
 import { LayerUnpacker } from './layer.ts'
 import { PROVISION_RECIPE, provision } from './provision.ts'
 import { type Credentials, type Descriptor, type Manifest, type Mirror, Registry } from './registry.ts'
+import { TreeUsers } from './tree-users.ts'
 
 /** What an image says about the programs in it. */
 type ImageConfig = {
@@ -39,6 +40,8 @@ export type ImageSettings = {
   /** The most that one image may take when it is unpacked. */
   readonly maxMb: number
   readonly maxFiles: number
+  /** The most that the images of one tenant may take together. */
+  readonly maxTenantMb: number
 }
 
 type Parts = {
@@ -54,6 +57,8 @@ type Parts = {
 /** How an image is asked for. */
 export type PullOptions = {
   readonly credentials?: Credentials | undefined
+  /** Whom the image counts for. */
+  readonly tenant?: string | undefined
   readonly say?: (line: string) => void
 }
 
@@ -61,33 +66,81 @@ const MB = 1024 * 1024
 
 /**
  * Images of registries as directory trees, by the digest of their manifest. SECURITY: the manifest is asked for at every pull,
- * with the caller's credentials, so nobody gets from here what the registry would not give.
+ * with the caller's credentials, and a repository must have given all layers once before its manifest leads to a tree. So nobody
+ * gets from here what the registry would not give, also not with a registry of one's own that repeats the manifest of another.
  */
 export class Images {
   readonly #parts: Parts
   readonly #underWay = new Map<string, Promise<void>>()
+  readonly #users: TreeUsers
 
   constructor(parts: Parts) {
     this.#parts = parts
+    this.#users = new TreeUsers(parts.dir)
   }
 
   /** Pulls an image unless its tree is here. */
-  async pull(text: string, { credentials, say = () => {} }: PullOptions = {}): Promise<ImageTree> {
+  async pull(text: string, { credentials, tenant, say = () => {} }: PullOptions = {}): Promise<ImageTree> {
     const name = parseImageName(text)
     const { mirrors } = this.#assertPermitted(name)
     const registry = new Registry(name, mirrors, credentials)
     const manifest = await registry.manifest()
     const { digest } = manifest
+    const source = `${name.registry}/${name.repository}`
     this.#markUsed(digest)
-    if (this.#has(digest)) say(`${imageText(name)}: ${digest} is here already`)
+    if (this.#has(digest) && this.#users.isFrom(hashOf(digest), source))
+      say(`${imageText(name)}: ${digest} is here already`)
     else {
       this.#parts.assertFreeSpace?.()
-      await this.#once(`${name.registry}/${name.repository}@${digest}`, () =>
-        this.#unpack(registry, manifest, imageText(name), say),
-      )
+      if (tenant !== undefined) this.#assertRoom(tenant)
+      await this.#once(`${source}@${digest}`, async () => {
+        if (this.#has(digest)) await this.#prove(registry, manifest, imageText(name), say)
+        else await this.#unpack(registry, manifest, imageText(name), say)
+        this.#users.addSource(hashOf(digest), source)
+      })
     }
+    if (tenant !== undefined) await this.#count(digest, tenant)
     // The name that the caller used, not that of the first pull.
     return { ...this.get(digest), name: imageText(name) }
+  }
+
+  /** INVARIANT: the tree counts before anything is made of it, and the last one that did not fit is removed again. */
+  async #count(digest: string, tenant: string): Promise<void> {
+    const tree = hashOf(digest)
+    this.#users.addTenant(tree, tenant)
+    try {
+      this.#assertRoom(tenant)
+    } catch (error) {
+      if (this.#users.removeTenant(tree, tenant))
+        await rm(this.#path(digest), { recursive: true, force: true })
+      throw error
+    }
+  }
+
+  #assertRoom(tenant: string): void {
+    const { maxTenantMb } = this.#parts.settings()
+    if (this.#users.bytesOf(tenant) <= maxTenantMb * MB) return
+    throw new SandboxError(
+      'resource-limit-exceeded',
+      `the images of this tenant take more than ${maxTenantMb} MB`,
+      {
+        hint: 'remove templates that are not needed; their images are removed a day later. The operator can raise `max_mb_per_tenant` in [images]',
+      },
+    )
+  }
+
+  /** Lets a repository give all layers of a tree that another one gave before. */
+  async #prove(
+    registry: Registry,
+    { config, layers }: Manifest,
+    name: string,
+    say: (line: string) => void,
+  ): Promise<void> {
+    await registry.small(config)
+    for (const [index, layer] of layers.entries()) {
+      say(`${name}: layer ${index + 1} of ${layers.length}, which is here already, is checked`)
+      await registry.blob(layer, async () => undefined)
+    }
   }
 
   #markUsed(digest: string): void {
@@ -164,9 +217,7 @@ export class Images {
   }
 
   #path(digest: string): string {
-    const hash = /^sha256:([0-9a-f]{64})$/.exec(digest)?.[1]
-    if (!hash) throw new SandboxError('internal', 'not a digest')
-    return join(this.#parts.dir, hash)
+    return join(this.#parts.dir, hashOf(digest))
   }
 
   /** Two pulls of one image share the work. SECURITY: only from the same place, because another one may never end. */
@@ -197,11 +248,19 @@ export class Images {
         if (unpacker.leftOut > 0) say(`${name}: ${unpacker.leftOut} devices, pipes or strange names left out`)
       }
       writeFileSync(join(draft, RECORD), JSON.stringify({ digest, name, config: said } satisfies ImageTree))
-      if (!this.#has(digest)) renameSync(draft, this.#path(digest))
+      if (this.#has(digest)) return
+      renameSync(draft, this.#path(digest))
+      this.#users.setBytes(hashOf(digest), maxMb * MB - budget.bytes)
     } finally {
       await rm(draft, { recursive: true, force: true })
     }
   }
+}
+
+function hashOf(digest: string): string {
+  const hash = /^sha256:([0-9a-f]{64})$/.exec(digest)?.[1]
+  if (!hash) throw new SandboxError('internal', 'not a digest')
+  return hash
 }
 
 const TREE = 'root'

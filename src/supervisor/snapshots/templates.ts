@@ -68,10 +68,20 @@ export class Templates {
   readonly #shared: SharedArchives | undefined
   /** Archives that are on their way here. */
   readonly #bringing = new Map<string, Promise<void>>()
+  /** The last change of what a tenant has stored; the next one waits for it. */
+  readonly #turns = new Map<string, Promise<unknown>>()
+  readonly #archiveBytes: number
 
-  constructor(store: Store, dir: string, shared?: SharedArchives) {
+  /** `archiveBytes`: what the archives of one tenant may take. */
+  constructor(
+    store: Store,
+    dir: string,
+    archiveBytes: number = TENANT_ARCHIVE_BYTES,
+    shared?: SharedArchives,
+  ) {
     this.#store = store
     this.#dir = dir
+    this.#archiveBytes = archiveBytes
     this.#shared = shared
     mkdirSync(dir, { recursive: true, mode: 0o700 })
   }
@@ -90,11 +100,56 @@ export class Templates {
     directories: readonly string[],
     record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
   ): Promise<Template> {
-    const stored = await this.#archivedBy(record.tenant, record.id)
+    const reserved = await this.#reserve(live, record)
+    try {
+      return await this.#keepReserved(live, directories, record, reserved)
+    } finally {
+      // After the record was written: whoever counts sees the one or the other.
+      await this.#inTurn(record.tenant, async () => this.#count(archives(record.tenant), -reserved.bytes))
+    }
+  }
+
+  /** SECURITY: a disk counts with what it takes now before it is copied, so that parallel snapshots share one quota. */
+  #reserve(live: OpenSandbox, { tenant, id }: Pick<Template, 'tenant' | 'id'>): Promise<Reserved> {
+    return this.#inTurn(tenant, async () => {
+      const stored = await this.#archivedBy(tenant, id)
+      const bytes = live.plan.root ? bytesOf(await stat(live.plan.root.disk.real).catch(() => undefined)) : 0
+      if (stored + this.#count(archives(tenant), bytes) <= this.#archiveBytes) return { stored, bytes }
+      this.#count(archives(tenant), -bytes)
+      throw noArchiveRoom()
+    })
+  }
+
+  /** One after the other for each tenant. */
+  async #inTurn<T>(tenant: string, work: () => Promise<T>): Promise<T> {
+    const turn = (this.#turns.get(tenant) ?? Promise.resolve()).then(work)
+    const settled = turn.catch(() => {})
+    this.#turns.set(tenant, settled)
+    try {
+      return await turn
+    } finally {
+      if (this.#turns.get(tenant) === settled) this.#turns.delete(tenant)
+    }
+  }
+
+  /** Returns what is being written now. */
+  #count(tenant: string, bytes: number): number {
+    const sum = (this.#writing.get(tenant) ?? 0) + bytes
+    if (sum > 0) this.#writing.set(tenant, sum)
+    else this.#writing.delete(tenant)
+    return sum
+  }
+
+  async #keepReserved(
+    live: OpenSandbox,
+    directories: readonly string[],
+    record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
+    { stored, bytes }: Reserved,
+  ): Promise<Template> {
     const room = {
-      tenant: `archive ${record.tenant}`,
+      tenant: archives(record.tenant),
       stored,
-      all: TENANT_ARCHIVE_BYTES,
+      all: this.#archiveBytes,
       refuse: noArchiveRoom,
     }
     const disk = live.plan.root !== undefined
@@ -103,7 +158,7 @@ export class Templates {
     try {
       for (const [index, directory] of packed.entries())
         await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(directory))
-      if (disk) await this.#keepDisk(live, record.id, room)
+      if (disk) await this.#keepDisk(live, record.id, room, bytes)
     } catch (error) {
       // An archive that exceeded the limit has no record, so it must be removed here.
       if (!(await this.find(record.tenant, record.id))) await this.#removeArchives(record.id, packed.length)
@@ -165,11 +220,13 @@ export class Templates {
     return removed
   }
 
-  async #keepDisk(live: OpenSandbox, id: string, room: TenantDiskUse): Promise<void> {
+  /** Other archives of the tenant are being written too; the disk may have grown since its room was reserved. */
+  async #keepDisk(live: OpenSandbox, id: string, room: TenantDiskUse, reserved: number): Promise<void> {
     const draft = `${this.#disk(id)}.${randomBytes(6).toString('hex')}.tmp`
     try {
       await live.copyDisk(draft)
-      if (room.stored + bytesOf(await stat(draft)) > room.all) throw room.refuse()
+      const others = (this.#writing.get(room.tenant) ?? 0) - reserved
+      if (room.stored + others + bytesOf(await stat(draft)) > room.all) throw room.refuse()
       await rename(draft, this.#disk(id))
     } finally {
       await rm(draft, { force: true })
@@ -241,10 +298,7 @@ export class Templates {
     let size = 0
     const count = (bytes: number): number => {
       size += bytes
-      const sum = (this.#writing.get(tenant) ?? 0) + bytes
-      if (sum > 0) this.#writing.set(tenant, sum)
-      else this.#writing.delete(tenant)
-      return sum
+      return this.#count(tenant, bytes)
     }
     const within = async function* (): AsyncGenerator<Uint8Array, void> {
       for await (const chunk of data) {
@@ -342,6 +396,10 @@ async function* unchanged(data: AsyncIterable<Uint8Array>, { name, sha256, bytes
       hint: 'try again',
     })
 }
+/** What a tenant had stored, and the bytes that count for an archive before it is there. */
+type Reserved = { readonly stored: number; readonly bytes: number }
+
+const archives = (tenant: string): string => `archive ${tenant}`
 
 /** What a file takes on the disk; a disk of a sandbox is mostly empty. */
 const bytesOf = (found: { readonly blocks: number } | undefined): number => (found?.blocks ?? 0) * 512

@@ -6,10 +6,12 @@ import type { VolumeRow, Volumes } from './volumes.ts'
 const EVERY_MS = 500
 /** Counting takes at most this part of the time. */
 const SHARE = 0.1
+/** How many volumes are counted at a time. One that takes long rests for long afterwards. */
+const AT_ONCE = 8
 const MB = 1024 * 1024
 
 type Parts = {
-  readonly volumes: Volumes
+  readonly volumes: Pick<Volumes, 'written' | 'heldAndUsedBytes' | 'usersOf'>
   readonly trail: EventSink
   readonly end: (sandbox: LiveSandbox) => Promise<unknown>
 }
@@ -20,6 +22,9 @@ type Parts = {
  */
 export class VolumeWatch {
   readonly #parts: Parts
+  /** Volumes that are being counted, or were lately, and until when they are left alone. */
+  readonly #resting = new Map<string, number>()
+  #counting = 0
   #timer: NodeJS.Timeout | undefined
   #isClosed = false
 
@@ -28,7 +33,7 @@ export class VolumeWatch {
   }
 
   start(): void {
-    this.#next(EVERY_MS)
+    this.#next()
   }
 
   close(): void {
@@ -36,24 +41,37 @@ export class VolumeWatch {
     clearTimeout(this.#timer)
   }
 
-  #next(ms: number): void {
+  #next(): void {
     if (this.#isClosed) return
-    this.#timer = setTimeout(() => void this.#turn(), ms)
+    this.#timer = setTimeout(() => void this.#turn(), EVERY_MS)
     this.#timer.unref()
   }
 
   async #turn(): Promise<void> {
-    const started = monotonicMs()
-    await this.round().catch(() => {})
-    this.#next(Math.max(EVERY_MS, (monotonicMs() - started) / SHARE))
+    await this.#start().catch(() => {})
+    this.#next()
   }
 
-  /** Counts every volume that is written now. */
-  async round(): Promise<void> {
-    for (const row of await this.#parts.volumes.written()) {
-      const used = await this.#parts.volumes.usedBytes(row)
+  /** SECURITY: each volume by itself, so that one that takes long to count does not let the others grow. */
+  async #start(): Promise<void> {
+    const now = monotonicMs()
+    for (const [id, until] of this.#resting) if (until <= now) this.#resting.delete(id)
+    const due = (await this.#parts.volumes.written()).filter(({ id }) => !this.#resting.has(id))
+    for (const row of due.slice(0, AT_ONCE - this.#counting)) void this.#check(row).catch(() => {})
+  }
+
+  async #check(row: VolumeRow): Promise<void> {
+    const started = monotonicMs()
+    this.#resting.set(row.id, Number.POSITIVE_INFINITY)
+    this.#counting++
+    try {
+      const used = await this.#parts.volumes.heldAndUsedBytes(row)
       // SECURITY: a tree that takes too long to count is treated as too large.
       if (used === undefined || used > row.sizeMb * MB) await this.#endWriters(row, used)
+    } finally {
+      this.#counting--
+      const ended = monotonicMs()
+      this.#resting.set(row.id, ended + (ended - started) * (1 / SHARE - 1))
     }
   }
 

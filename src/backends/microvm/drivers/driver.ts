@@ -30,6 +30,8 @@ export interface Machine {
   resume(): Promise<void>
   /** Saves the state of a paused machine and ends it. Only for machines started with `bootTemplate`. */
   save(state: string): Promise<void>
+  /** Writes the memory and state of a paused machine to a file, and ends it. */
+  hibernate(file: string, mostBytes: number): Promise<void>
   /** Idempotent; nothing of the machine is left. */
   kill(): Promise<void>
 }
@@ -49,4 +51,6 @@ export interface Driver {
   bootTemplate(spec: MachineSpec, memory: string): Promise<Machine>
   /** Clones a saved machine; the clone is paused until `resume`. */
   clone(spec: MachineSpec, saved: MachineSnapshot): Promise<Machine>
+  /** Continues a machine that `hibernate` wrote to this file; it is paused until `resume`. */
+  restore(spec: MachineSpec, file: string): Promise<Machine>
 }

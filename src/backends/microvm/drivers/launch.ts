@@ -139,7 +139,7 @@ export function jailArguments(jail: Jail, qemu: readonly string[]): readonly str
     ...links.flatMap(({ path, target }) => ['--symlink', target, path]),
     ...['--proc', '/proc', '--dev', '/dev'],
     ...(accelerator === 'kvm' ? ['--dev-bind', '/dev/kvm', '/dev/kvm'] : []),
-    ...(exit === undefined ? [] : ['--bind', exit, EXIT]),
+    ...(exit === undefined ? [] : ['--ro-bind', exit, EXIT]),
     ...(preload ? ['--setenv', 'LD_PRELOAD', byDescriptor(DESCRIPTORS.preload)] : []),
     ...(preload ? ['--setenv', 'RINGFENCE_TEMPLATE', byDescriptor(DESCRIPTORS.memory)] : []),
     ...['--remount-ro', '/', '--chdir', '/', '--', jail.qemu],

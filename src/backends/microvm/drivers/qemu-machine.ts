@@ -11,6 +11,12 @@ import type { Machine } from './driver.ts'
 import { DESCRIPTORS, EXIT } from './launch.ts'
 import { Monitor } from './qmp.ts'
 
+/** Bytes per second; by default QEMU saves as slowly as over a network. */
+const UNLIMITED = 2 ** 40
+
+/** The state of the devices of a machine whose memory is in a file. */
+const MOST_STATE = 64 * 1024 * 1024
+
 /** One QEMU process. */
 export class QemuMachine implements Machine {
   readonly channel: Duplex
@@ -18,10 +24,10 @@ export class QemuMachine implements Machine {
   readonly #hosted: StreamProcess
   readonly #monitor: Monitor
   readonly #cgroup: Cgroup | undefined
-  readonly #exit: string | undefined
+  readonly #exit: string
   #gone: Promise<void> | undefined
 
-  private constructor(hosted: StreamProcess, cgroup: Cgroup | undefined, exit: string | undefined) {
+  private constructor(hosted: StreamProcess, cgroup: Cgroup | undefined, exit: string) {
     this.#hosted = hosted
     this.#cgroup = cgroup
     this.#exit = exit
@@ -35,11 +41,7 @@ export class QemuMachine implements Machine {
     )
   }
 
-  static async greet(
-    hosted: StreamProcess,
-    cgroup: Cgroup | undefined,
-    exit: string | undefined,
-  ): Promise<QemuMachine> {
+  static async greet(hosted: StreamProcess, cgroup: Cgroup | undefined, exit: string): Promise<QemuMachine> {
     const machine = new QemuMachine(hosted, cgroup, exit)
     try {
       await machine.#call('qmp_capabilities')
@@ -91,15 +93,26 @@ export class QemuMachine implements Machine {
   }
 
   async save(state: string): Promise<void> {
-    const dir = this.#exit
-    if (!dir) throw new SandboxError('internal', 'this machine was not started as a template')
     await this.pause()
+    await this.#write(state, MOST_STATE)
+    await this.kill()
+  }
+
+  /** The channel stays open for its reader: it ends when everything that the guest sent was read. */
+  async hibernate(file: string, mostBytes: number): Promise<void> {
+    await this.#call('migrate-set-parameters', { 'max-bandwidth': UNLIMITED })
+    await this.#write(file, mostBytes)
+    this.#gone ??= this.#kill(true)
+    await this.#gone
+  }
+
+  /** Writes the state through the socket; the machine still exists then, whether that worked or not. */
+  async #write(file: string, mostBytes: number): Promise<void> {
     await this.#ignoreShared()
-    const received = await receiveInto(join(dir, 's'), state)
+    const received = await receiveInto(join(this.#exit, 's'), file, mostBytes)
     try {
       await this.#call('migrate', { uri: `unix:${EXIT}/s` })
       await this.#monitor.migrated()
-      await this.kill()
       await received.written
     } finally {
       received.close()
@@ -111,11 +124,11 @@ export class QemuMachine implements Machine {
     return this.#gone
   }
 
-  async #kill(): Promise<void> {
+  async #kill(keepsChannel = false): Promise<void> {
     this.#hosted.kill()
-    this.channel.destroy()
+    if (!keepsChannel) this.channel.destroy()
     await this.#hosted.exited.catch(() => {})
     await this.#cgroup?.remove()
-    if (this.#exit) rmSync(this.#exit, { recursive: true, force: true })
+    rmSync(this.#exit, { recursive: true, force: true })
   }
 }

@@ -117,6 +117,19 @@ export class Qemu implements Driver {
     }
   }
 
+  async restore(spec: MachineSpec, file: string): Promise<Machine> {
+    const launch = await this.#launchFor(spec, 'own', true)
+    // The descriptor of a memory file is not used: everything is in the state.
+    const machine = await this.#start(spec, launch, { memory: '/dev/null', state: file })
+    try {
+      await machine.load()
+      return machine
+    } catch (error) {
+      await machine.kill()
+      throw error
+    }
+  }
+
   async #start(
     spec: MachineSpec,
     launch: MachineLaunch,
@@ -124,7 +137,8 @@ export class Qemu implements Driver {
   ): Promise<QemuMachine> {
     const user = jailUser()
     const cgroup = groupFor(spec)
-    const exit = launch.memory === 'written' ? exitFor(user) : undefined
+    const exit = exitFor(user)
+    const isTemplate = launch.memory === 'written'
     const opened: number[] = []
     const open = (path: string, flags: string): number => {
       const fd = openSync(path, flags)
@@ -133,12 +147,13 @@ export class Qemu implements Driver {
     }
     try {
       if (user)
-        for (const path of [spec.disk, exit && files.memory]) if (path) chownSync(path, user.uid, user.gid)
+        for (const path of [spec.disk, isTemplate && files.memory])
+          if (path) chownSync(path, user.uid, user.gid)
       const { vmlinux, initrd, root } = spec.image
       const descriptors: ('stream' | number)[] = ['stream', 'stream']
       for (const path of [vmlinux, initrd, root]) descriptors.push(open(path, 'r'))
       descriptors.push(open(spec.disk, 'r+'), open(spec.inputs, 'r'))
-      if (files.memory) descriptors.push(open(files.memory, exit ? 'r+' : 'r'))
+      if (files.memory) descriptors.push(open(files.memory, isTemplate ? 'r+' : 'r'))
       if (files.state) descriptors.push(open(files.state, 'r'))
       if (isGuarded(launch)) descriptors.push(open(this.#parts.preload, 'r'))
       const jail = this.#jail(launch, { user, cgroups: cgroup?.dirs ?? [], exit })
@@ -149,7 +164,7 @@ export class Qemu implements Driver {
       )
       return await QemuMachine.greet(hosted, cgroup, exit)
     } catch (error) {
-      if (exit) rmSync(exit, { recursive: true, force: true })
+      rmSync(exit, { recursive: true, force: true })
       await cgroup?.remove()
       throw error
     } finally {

@@ -81,6 +81,7 @@ export class UntestedDriver implements Driver {
   boot = (): Promise<never> => this.#refuse()
   bootTemplate = (): Promise<never> => this.#refuse()
   clone = (): Promise<never> => this.#refuse()
+  restore = (): Promise<never> => this.#refuse()
 
   async #refuse(): Promise<never> {
     const probe = await this.probe()

@@ -1,14 +1,14 @@
-import { execFileSync } from 'node:child_process'
 import { closeSync, mkdtempSync, openSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Backend, BackendSandbox } from '../../src/backends/backend.ts'
-import { missingOf, SandboxRegistry } from '../../src/backends/registry.ts'
-import type { WritableRoots } from '../../src/host/root/writable-roots.ts'
-import { readText } from '../../src/host/system.ts'
-import type { ExecResult } from '../../src/model/command.ts'
-import { SandboxError } from '../../src/model/errors.ts'
-import { GUARANTEE_NAMES, type Guarantee } from '../../src/model/guarantee.ts'
+import type { Backend, BackendSandbox } from '../backends/backend.ts'
+import { missingOf, SandboxRegistry } from '../backends/registry.ts'
+import { run } from '../host/process/run.ts'
+import type { WritableRoots } from '../host/root/writable-roots.ts'
+import { readText, systemProgram } from '../host/system.ts'
+import type { ExecResult } from '../model/command.ts'
+import { SandboxError } from '../model/errors.ts'
+import { GUARANTEE_NAMES, type Guarantee } from '../model/guarantee.ts'
 import type { Attack } from './attack.ts'
 import { PROOFS } from './proofs.ts'
 import { USES } from './uses.ts'
@@ -19,6 +19,7 @@ import { freshWorkspace, openFor, planOf, type World } from './world.ts'
  * attack that does not succeed on `native` proves nothing. There is no third way to pass and no list of exceptions.
  */
 type Verdict = 'held' | 'broken' | 'refused' | 'accepted' | 'vacuous' | 'not-applicable' | 'failed'
+/** What one attack showed. */
 export type Row = {
   readonly guarantee: Guarantee
   readonly attack: string
@@ -26,8 +27,10 @@ export type Row = {
   readonly why: string
 }
 
-type Roots = Pick<WritableRoots, 'prepare'>
+/** Prepares writable roots. */
+export type Roots = Pick<WritableRoots, 'prepare'>
 
+/** Whether a row is as it should be. */
 export const isFine = (row: Row): boolean => ['held', 'refused', 'not-applicable'].includes(row.verdict)
 
 const NETWORK_OF: Partial<Record<Guarantee, string>> = { 'net.loopback': 'loopback', 'net.fetch': 'fetch' }
@@ -85,7 +88,12 @@ async function copiedOut(sandbox: BackendSandbox, path: string): Promise<Seen> {
   const dir = mkdtempSync(join(tmpdir(), 'rf-copied-'))
   const pieces: Uint8Array[] = []
   for await (const piece of sandbox.files.pack(path)) pieces.push(piece)
-  execFileSync('tar', ['-x', '--no-same-owner', '-C', dir], { input: Buffer.concat(pieces) })
+  const launch = { file: systemProgram('tar') ?? 'tar', args: ['-x', '--no-same-owner', '-C', dir] }
+  await run(
+    { ...launch, env: {}, cwd: '/', control: false },
+    { wallMs: 60_000 },
+    { stdin: Buffer.concat(pieces) },
+  )
   return { path: dir, release: () => rmSync(dir, { recursive: true, force: true }) }
 }
 
@@ -183,7 +191,7 @@ async function prove(
     : () => succeedsOrEnds(backend, attack, world, waive)
   try {
     if (await tried()) return row('broken', `the attack succeeded on ${backend.name}`)
-    const reason = attack.notApplicable?.()
+    const reason = attack.notApplicable?.(world)
     if (reason) return row('not-applicable', reason)
     return (await succeeds(control, attack, world, false))
       ? row('held')
@@ -231,11 +239,14 @@ async function mustRefuse(
   }
 }
 
+/** What to run, and where to report it. */
 export type SuiteOptions = {
   readonly only?: readonly Guarantee[] | undefined
   readonly onRow?: ((row: Row) => void) | undefined
   /** At most so many attacks of each guarantee, spread over all of them. */
   readonly few?: number | undefined
+  /** Ends the run before the next attack. */
+  readonly signal?: AbortSignal | undefined
   /** Attacks as the root user of sandboxes with a writable root. */
   readonly roots?: Roots | undefined
 }
@@ -270,6 +281,7 @@ export async function runSuite(
     if (claimed && proofs.length === 0)
       rows.push({ guarantee, attack: 'none', verdict: 'failed', why: 'claimed, but there is no proof' })
     for (const proof of proofs) {
+      if (options.signal?.aborted) return rows
       const row = await proof()
       rows.push(row)
       options.onRow?.(row)

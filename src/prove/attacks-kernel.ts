@@ -15,6 +15,7 @@ const LEAKS: Attack = {
   notApplicable: onlyInside('native leaks no descriptors either'),
 }
 
+/** Attacks on `proc.hidden`. */
 export const PROCESSES: readonly Attack[] = [
   {
     name: 'see a host process',
@@ -58,6 +59,7 @@ const hasPython = (): string | undefined =>
     ? undefined
     : 'no program here to hold such a socket'
 
+/** Attacks on `ipc.private`. */
 export const IPC: readonly Attack[] = [
   { name: 'read shared memory', script: ({ probe, shm }) => `${probe} shm ${shm}`, succeeded: says(SECRET) },
   {
@@ -111,6 +113,7 @@ const syscall = (call: string, notApplicable?: Attack['notApplicable']): Attack 
   ...(notApplicable ? { notApplicable } : {}),
 })
 
+/** Attacks on `kernel.filtered`. */
 export const KERNEL: readonly Attack[] = [
   syscall('i386', x64Only),
   syscall('x32', () => 'this kernel is built without x32'),

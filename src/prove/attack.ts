@@ -1,7 +1,6 @@
 import { spawnSync } from 'node:child_process'
-import { join } from 'node:path'
-import type { ExecResult } from '../../src/model/command.ts'
-import { packageRoot, type World } from './world.ts'
+import type { ExecResult } from '../model/command.ts'
+import type { World } from './world.ts'
 
 /**
  * Attacks that test each guarantee. Every attack must fail on a backend that claims the guarantee and succeed on
@@ -17,24 +16,28 @@ export type Attack = {
   /** Whether the attack succeeded, as seen from the host. */
   readonly succeeded: (result: ExecResult, world: World, workspace: string) => boolean | Promise<boolean>
   /** Why the attack fails on this kernel even on `native`, so that the control run shows nothing. */
-  readonly notApplicable?: () => string | undefined
+  readonly notApplicable?: (world: World) => string | undefined
 }
 
 /** The standard output as text. */
 export const stdout = (result: ExecResult): string => Buffer.from(result.stdout).toString('utf8')
 /** Whether the output contains the text. */
 export const says = (word: string) => (result: ExecResult) => stdout(result).includes(word)
+/** Whether the suite runs as root. */
 export const isRoot = process.getuid?.() === 0
+/** For attacks that only root can make, even without a sandbox. */
 export const rootOnly = () => (isRoot ? undefined : 'an unprivileged user may not do this on the host either')
+/** For attacks on a system call table that only x86-64 has. */
 export const x64Only = () =>
   process.arch === 'x64' ? undefined : 'only x86-64 has a second system call table'
+/** Resolves after this time. */
 export const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
 /** For calls that some kernels reject for everyone: whether the probe succeeds on `native`. */
 export const unlessProbed =
   (...args: readonly string[]) =>
-  (): string | undefined => {
-    const { stdout: said } = spawnSync(join(packageRoot(), 'dist', 'test', 'probe'), args, {
+  ({ probe }: World): string | undefined => {
+    const { stdout: said } = spawnSync(probe, args, {
       encoding: 'utf8',
     })
     return said.includes('yes') ? undefined : `this kernel also rejects it on native (${said.trim()})`

@@ -185,4 +185,5 @@ const METADATA: readonly Attack[] = [
   },
 ]
 
+/** Attacks on `fs.protect` through git repositories and metadata. */
 export const REPOSITORY: readonly Attack[] = [...MOVES, ...REPOSITORIES, ...METADATA]

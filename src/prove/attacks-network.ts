@@ -6,6 +6,7 @@ import { contentOf, SECRET } from './world.ts'
 const connectTo = (port: number, host = '127.0.0.1'): string =>
   `exec 8<>/dev/tcp/${host}/${port} && head -c5 <&8`
 
+/** Attacks on `net.offline` and `net.loopback`. */
 export const NETWORK: readonly Attack[] = [
   {
     name: "connect to the host's loopback",
@@ -72,6 +73,7 @@ const asking = (port: number, how: string, host = '127.0.0.1'): string =>
 const viaProxy = (form: string): string => `\${HTTP_PROXY:+${form} 127.0.0.1:3128}`
 const open = { network: { mode: 'fetch', allowHosts: ['*'] } }
 
+/** Attacks on `net.fetch`. */
 export const THROUGH_PROXY: readonly Attack[] = [
   {
     name: "reach the host's loopback through the proxy",
@@ -104,6 +106,7 @@ export const THROUGH_PROXY: readonly Attack[] = [
 
 const brokering = { secrets: ['TOKEN=RF_BROKERED@api.example.com'] }
 
+/** Attacks on `secrets.outside`. */
 export const BROKERED: readonly Attack[] = [
   {
     name: 'print the variable',

@@ -12,6 +12,7 @@ const protectedWrite = (name: string, script: string, file: string): Attack => (
   succeeded: (_, __, workspace) => contentOf(join(workspace, file)).includes('PWNED'),
 })
 
+/** Attacks on `fs.protect` by names. */
 export const PROTECTED: readonly Attack[] = [
   protectedWrite('write a git hook', 'echo PWNED > .git/hooks/pre-commit', '.git/hooks/pre-commit'),
   protectedWrite('append to the git configuration', 'echo "#PWNED" >> .git/config', '.git/config'),

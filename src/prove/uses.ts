@@ -1,4 +1,4 @@
-import type { Guarantee } from '../../src/model/guarantee.ts'
+import type { Guarantee } from '../model/guarantee.ts'
 import type { World } from './world.ts'
 
 /** Things that must still work behind the wall; a sandbox that breaks tools is switched off by its users. */

@@ -1,6 +1,6 @@
 import { readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Guarantee } from '../../src/model/guarantee.ts'
+import type { Guarantee } from '../model/guarantee.ts'
 import { type Attack, says, sleep, stdout } from './attack.ts'
 import { contentOf } from './world.ts'
 

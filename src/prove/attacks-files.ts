@@ -53,6 +53,7 @@ function sameFiles(): string | undefined {
   return 'the first process of this machine sees other files than we do'
 }
 
+/** Attacks on `fs.write`. */
 export const WRITES: readonly Attack[] = [
   {
     name: 'create a file outside every grant',
@@ -143,6 +144,7 @@ export const WRITES: readonly Attack[] = [
   },
 ]
 
+/** Attacks on `env.clean`. */
 export const ENVIRONMENT: readonly Attack[] = [
   { name: "read the host's variables", script: () => 'env; cat /proc/self/environ', succeeded: says(SECRET) },
   {

@@ -1,4 +1,4 @@
-import type { Guarantee } from '../../src/model/guarantee.ts'
+import type { Guarantee } from '../model/guarantee.ts'
 import type { Attack } from './attack.ts'
 import { ENVIRONMENT, READS, WRITES } from './attacks-files.ts'
 import { IPC, KERNEL, OTHER_KERNEL, PROCESSES } from './attacks-kernel.ts'
@@ -14,6 +14,7 @@ import { REPOSITORY } from './attacks-repository.ts'
 /** Nothing here keeps these; the suite then only shows that a plan which needs one is refused. */
 const UNPROVEN: readonly Attack[] = []
 
+/** The attacks on each guarantee. */
 export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
   'fs.read': READS,
   'fs.write': WRITES,

@@ -1,0 +1,73 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { Sandbox } from '../../src/supervisor/sandbox.ts'
+import { cannotTry, type RootHost, rootHost, sh, text } from '../root/root-host.ts'
+import { emulators } from './microvm-parts.ts'
+
+/** A paused virtual machine costs disk, not memory, and goes on where it was. */
+
+let host: RootHost
+beforeAll(async () => {
+  if (!cannotTry('microvm')) host = await rootHost('microvm')
+}, 60_000)
+afterAll(() => host?.close(), 60_000)
+
+const savedFiles = (): readonly string[] => {
+  const run = join(host.base, 'state', 'run')
+  return readdirSync(run)
+    .flatMap((name) => ['memory', 'memory-waking'].map((file) => join(run, name, file)))
+    .filter((path) => existsSync(path) && readFileSync(path).length > 0)
+}
+
+/** A counter that a running command keeps, and everything that it printed. */
+async function counting(sandbox: Sandbox) {
+  let said = ''
+  const script = 'n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done'
+  const running = await sandbox.spawn(['sh', '-c', script], {
+    output: (_, chunk) => {
+      said += text(chunk)
+    },
+  })
+  return { running, numbers: () => said.trim().split('\n').map(Number) }
+}
+
+describe.skipIf(cannotTry('microvm'))('a paused machine', () => {
+  test.each([{ root: 'read-only' }, { root: 'writable' }] as const)(
+    'has ended, and its commands go on when it wakes: %o',
+    { timeout: 120_000 },
+    async (spec) => {
+      await using sandbox = await host.open(spec)
+      const { running, numbers } = await counting(sandbox)
+      await expect.poll(() => numbers().length, { timeout: 20_000 }).toBeGreaterThan(5)
+      const uuid = await sh(sandbox, 'cat /proc/sys/kernel/random/uuid')
+      for (let round = 0; round < 2; round++) {
+        const before = numbers().length
+        expect(emulators().length).toBe(1)
+        await sandbox.pause?.()
+        expect(emulators()).toEqual([])
+        expect(savedFiles().length).toBe(1)
+        expect(sandbox.usage()).toMatchObject({ memoryBytes: 0 })
+        await expect(sandbox.exec(['true'])).rejects.toThrow('paused')
+        await sandbox.resume?.()
+        expect(savedFiles()).toEqual([])
+        await expect.poll(() => numbers().length, { timeout: 20_000 }).toBeGreaterThan(before + 5)
+        const seen = numbers()
+        expect(seen).toEqual(seen.map((_, index) => index + 1))
+      }
+      expect(await sh(sandbox, 'cat /proc/sys/kernel/random/uuid')).not.toBe(uuid)
+      running.signal('SIGKILL')
+      await running.result
+    },
+  )
+
+  test('that is closed leaves nothing', { timeout: 60_000 }, async () => {
+    const sandbox = await host.open()
+    await sh(sandbox, 'echo 1')
+    await sandbox.pause?.()
+    expect(savedFiles().length).toBe(1)
+    await sandbox.close()
+    expect(savedFiles()).toEqual([])
+    expect(emulators()).toEqual([])
+  })
+})

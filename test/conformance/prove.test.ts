@@ -1,0 +1,107 @@
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, test } from 'vitest'
+import { createKey, signingKeyOf } from '../../src/audit/chain.ts'
+import { bubblewrap } from '../../src/backends/bubblewrap/backend.ts'
+import { compose } from '../../src/compose/compose.ts'
+import { ProofStore } from '../../src/host/proof-store.ts'
+import { VERSION } from '../../src/model/version.ts'
+import { proveBackend, storedProof } from '../../src/prove/prove.ts'
+import { checkReport, reportOf, signReport } from '../../src/prove/report.ts'
+import { SABOTAGES } from './sabotage.ts'
+import { packageRoot, planOf } from './world.ts'
+
+/** `ringfence prove`: what it finds, and what follows from it. */
+
+const base = mkdtempSync(join(tmpdir(), 'rf-prove-'))
+afterAll(() => rmSync(base, { recursive: true, force: true }))
+
+const guest = (name: string): string => join(packageRoot(), 'dist', 'guest', name)
+const isFull = process.env.RINGFENCE_FULL === '1'
+
+/** In `npm test`, one sabotage of the mounts and one of the agent's configuration. */
+const TRIED = isFull
+  ? SABOTAGES
+  : SABOTAGES.filter(({ name }) => /home directory can be read|sockets in mounted/.test(name))
+
+test.each(TRIED)(
+  'finds out that $name',
+  async ({ breaks, sabotage }) => {
+    const backend = bubblewrap({
+      agent: guest('ringfence-agent'),
+      probePlan: () => planOf({ limits: { wallMs: 10_000 } }),
+      sabotage,
+    })
+    const proof = await proveBackend(backend, {
+      mode: 'standard',
+      probe: guest('ringfence-probe'),
+      only: breaks,
+    })
+    const broken = storedProof(proof, 'standard', new Date()).broken
+    expect(broken.some((name) => breaks.includes(name))).toBe(true)
+    expect(process.env.RF_SECRET).toBeUndefined()
+  },
+  600_000,
+)
+
+describe('a guarantee that was found broken', () => {
+  const found = {
+    backend: 'bubblewrap',
+    time: '2026-01-01T00:00:00.000Z',
+    mode: 'quick',
+    proven: [],
+    broken: ['fs.read'],
+  } as const
+
+  test('is refused, can be waived by name, and counts again when it was proven', async () => {
+    const stateDir = join(base, 'state')
+    const workspace = mkdtempSync(join(base, 'work-'))
+    const proofs = new ProofStore(stateDir, VERSION)
+    proofs.save(found)
+    const env = { ...process.env, RINGFENCE_HOME: stateDir, RINGFENCE_CONFIG: '/dev/null' }
+    const ringfence = await compose({ env })
+    try {
+      await expect(ringfence.gate.open({ workspace })).rejects.toMatchObject({
+        code: 'missing-guarantee',
+        message: 'bubblewrap: cannot guarantee: fs.read (`ringfence prove` found it broken here)',
+      })
+      await (await ringfence.gate.open({ workspace, waive: ['fs.read'] })).close()
+      proofs.save({ ...found, proven: ['fs.read'], broken: [] })
+      await (await ringfence.gate.open({ workspace })).close()
+    } finally {
+      await ringfence.close()
+    }
+  })
+
+  test('on another version of ringfence says nothing; a damaged result is not passed over', () => {
+    const dir = join(base, 'other')
+    new ProofStore(dir, '0.0.1').save(found)
+    expect(new ProofStore(dir, VERSION).load('bubblewrap')).toBeUndefined()
+    mkdirSync(join(dir, 'proofs'), { recursive: true })
+    writeFileSync(join(dir, 'proofs', 'bubblewrap.json'), '{"broken":')
+    expect(() => new ProofStore(dir, VERSION).load('bubblewrap')).toThrow('is damaged')
+  })
+})
+
+describe('a signed report', () => {
+  const key = signingKeyOf(createKey())
+  const signed = signReport(reportOf(VERSION, 'quick', new Date(), []), key)
+
+  test('is checked elsewhere, with the key that one knows', () => {
+    const copy = JSON.parse(JSON.stringify(signed))
+    expect(checkReport(copy)).toMatchObject({ public_key: key.x })
+    expect(checkReport(copy, signingKeyOf(createKey()).x)).toBe('it is signed with another key')
+  })
+  test.each([
+    ['another mode', { ...signed, report: { ...signed.report, mode: 'full' } }],
+    ['another key', { ...signed, public_key: signingKeyOf(createKey()).x }],
+    ['another signature', { ...signed, signature: signed.signature.replace(/^./, '/') }],
+  ])('with %s is refused', (_, value) => expect(checkReport(value)).toBe('its signature is not valid'))
+  test.each([null, {}, [], 'x'])('%j is none', (value) =>
+    expect(checkReport(value)).toBe('it is not a signed report'),
+  )
+})
+
+test('the version is that of the package', () =>
+  expect(VERSION).toBe(JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8')).version))
