@@ -157,15 +157,15 @@ describe('a join token', () => {
 test('a node that stops in the middle of a transaction does not hold up who fences it', async () => {
   const node = await nodeRow('n3')
   const options = { stateDir: tmpdir(), databaseUrl: postgres.url }
-  const stopped = await openStore({ ...options, idleMs: 500 })
+  const stopped = await openStore({ ...options, idleMs: 300 })
   let isOver = false
   const writing = stopped.write(async (tx) => {
     await tx.run('SELECT id FROM nodes WHERE id = ? FOR KEY SHARE', [node.id])
-    await new Promise((resolve) => setTimeout(resolve, 4000))
+    await new Promise((resolve) => setTimeout(resolve, 2000))
     isOver = true
   })
   writing.catch(() => {})
-  await new Promise((resolve) => setTimeout(resolve, 200))
+  await new Promise((resolve) => setTimeout(resolve, 100))
   await store.write((tx) => tx.run('SELECT id FROM nodes WHERE id = ? FOR UPDATE', [node.id]))
   expect(isOver).toBe(false)
   await expect(writing).rejects.toThrow()
