@@ -350,7 +350,7 @@ describe('programs for WASI', () => {
       error: { code: 'guest-error', message: 'the program exited with code 3' },
     })
     expect(await sandbox().run(program([op.i32(3), op.i32(0), op.call(3), op.call(2)]))).toMatchObject({
-      error: { message: 'the program exited with code 52' },
+      error: { message: 'the program exited with code 8' },
     })
   })
 })

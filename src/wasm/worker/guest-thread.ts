@@ -186,12 +186,13 @@ export class GuestThread {
 
   /** The system interfaces that a module imports; if it imports both, the result comes from the Extism interface. */
   #systems(modules: ReadonlySet<string>): Readonly<Record<string, Readonly<Record<string, unknown>>>> {
-    const { wasi, files, extism } = this.#parts
+    const { wasi, files, paths, extism } = this.#parts
     const rooms: Record<string, Readonly<Record<string, unknown>>> = Object.create(null)
     const host = this.#guestHost()
     this.#system = undefined
     if (modules.has('wasi_snapshot_preview1')) {
-      this.#system = new wasi(host, new files(host))
+      const table = new files(host)
+      this.#system = new wasi(host, table, new paths(host, table))
       rooms.wasi_snapshot_preview1 = this.#system.functions
     }
     if (modules.has('extism:host/env')) {

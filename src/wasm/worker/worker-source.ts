@@ -1,6 +1,7 @@
 import { ExtismShim } from './extism-shim.ts'
 import { GuestThread } from './guest-thread.ts'
 import { WasiDescriptors } from './wasi-descriptors.ts'
+import { WasiPathCalls } from './wasi-path-calls.ts'
 import { WasiShim } from './wasi-shim.ts'
 
 /**
@@ -14,6 +15,7 @@ const { parentPort, receiveMessageOnPort, workerData } = require('node:worker_th
 const Thread = ${GuestThread.toString()}
 const Wasi = ${WasiShim.toString()}
 const Files = ${WasiDescriptors.toString()}
+const Paths = ${WasiPathCalls.toString()}
 const Extism = ${ExtismShim.toString()}
 try {
   require('node:os').setPriority(Number(require('node:fs').readlinkSync('/proc/thread-self').split('/').pop()), 19)
@@ -24,6 +26,7 @@ const thread = new Thread({
   signal: workerData.signal,
   wasi: Wasi,
   files: Files,
+  paths: Paths,
   extism: Extism,
   random: (bytes) => { bytes.set(require('node:crypto').randomBytes(bytes.length)) },
   fromBase64: (text) => new Uint8Array(Buffer.from(text, 'base64')),
