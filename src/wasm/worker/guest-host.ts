@@ -9,6 +9,8 @@ export type GuestHost = {
   readonly log: (level: number, text: string) => void
   readonly exit: (code: number) => never
   readonly abort: (message: string) => never
+  /** Ends the run as a trap of the program. */
+  readonly trap: (message: string) => never
   readonly refuse: (code: string, message: string) => never
   readonly fuelUsed: () => number
   /** Sleeps until the deadline at most. */
@@ -91,6 +93,7 @@ export type ThreadParts = {
     paths: Pick<SystemInterface, 'functions'>,
   ) => SystemInterface
   readonly extism: new (host: GuestHost) => SystemInterface
+  readonly assemblyscript: new (host: GuestHost) => Pick<SystemInterface, 'functions'>
   readonly random: (bytes: Uint8Array) => void
   readonly fromBase64: (text: string) => Uint8Array
   readonly toBase64: (bytes: Uint8Array) => string

@@ -1,3 +1,4 @@
+import { AssemblyScriptShim } from './assemblyscript-shim.ts'
 import { ExtismShim } from './extism-shim.ts'
 import { GuestThread } from './guest-thread.ts'
 import { WasiDescriptors } from './wasi-descriptors.ts'
@@ -16,6 +17,7 @@ const Thread = ${GuestThread.toString()}
 const Wasi = ${WasiShim.toString()}
 const Files = ${WasiDescriptors.toString()}
 const Paths = ${WasiPathCalls.toString()}
+const AssemblyScript = ${AssemblyScriptShim.toString()}
 const Extism = ${ExtismShim.toString()}
 try {
   require('node:os').setPriority(Number(require('node:fs').readlinkSync('/proc/thread-self').split('/').pop()), 19)
@@ -28,6 +30,7 @@ const thread = new Thread({
   files: Files,
   paths: Paths,
   extism: Extism,
+  assemblyscript: AssemblyScript,
   random: (bytes) => { bytes.set(require('node:crypto').randomBytes(bytes.length)) },
   fromBase64: (text) => new Uint8Array(Buffer.from(text, 'base64')),
   toBase64: (bytes) => Buffer.from(bytes).toString('base64'),
