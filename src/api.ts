@@ -3,30 +3,65 @@ import type { Wrapped } from './backends/backend.ts'
 import { canWrap } from './backends/backend.ts'
 import { agentPath, type ComposeOptions, compose, type Ringfence, skillRunner } from './compose/compose.ts'
 import { writeAtomically } from './host/files/atomic-file.ts'
+import { inLibraryWords, LibrarySandbox } from './library-sandbox.ts'
 import { SandboxError } from './model/errors.ts'
 import type { Plan } from './model/plan.ts'
 import type { NetworkMode, Preset, Spec } from './model/spec.ts'
 import type { Context } from './policy/commands/judge.ts'
 import { ExecPolicy as Rules } from './policy/exec-policy.ts'
 import type { SkillRunner as OpenSkillRunner } from './skills/runner.ts'
-import type { Sandbox as OpenSandbox } from './supervisor/sandbox.ts'
 
 /** An open sandbox. */
-export type Sandbox = OpenSandbox
+export type Sandbox = LibrarySandbox
 
-/** Creates sandboxes. */
+/** The sandboxes of this process that are open, by id, and by the name that `getOrCreate` gave. */
+const OPEN = new Map<string, LibrarySandbox>()
+const NAMED = new Map<string, Promise<LibrarySandbox>>()
+
+/** Creates sandboxes, and finds those of this process. */
 export const Sandbox = {
-  /** Judges the spec, opens it on the strongest backend that keeps everything it needs, or throws. */
-  async create(spec: Spec = {}, options: ComposeOptions = {}): Promise<OpenSandbox> {
+  /**
+   * Judges the spec, opens it on the strongest backend that provides everything it needs, or throws.
+   *
+   *     const sandbox = await Sandbox.create({ workspace: '/home/me/project', limits: { memoryMb: 512 } })
+   */
+  async create(spec: Spec = {}, options: ComposeOptions = {}): Promise<LibrarySandbox> {
     const ringfence = await compose(options)
     try {
-      const sandbox = await ringfence.gate.open(spec)
-      sandbox.onClose(() => ringfence.close())
+      const open = await inLibraryWords(() => ringfence.gate.open(spec))
+      const sandbox = new LibrarySandbox(open)
+      OPEN.set(sandbox.id, sandbox)
+      open.onClose(async () => void OPEN.delete(sandbox.id))
+      open.onClose(() => ringfence.close())
       return sandbox
     } catch (error) {
       await ringfence.close()
       throw error
     }
+  },
+
+  /** The open sandbox of this process with this id. */
+  get(id: string): LibrarySandbox {
+    const found = OPEN.get(id)
+    if (found) return found
+    throw new SandboxError('sandbox-not-found', `this process has no open sandbox \`${id}\``, {
+      hint: 'sandboxes of a server are found with RingfenceClient.get',
+    })
+  },
+
+  /**
+   * The open sandbox of this process with this name, or a new one. Calls at the same time get the same sandbox.
+   *
+   *     const sandbox = await Sandbox.getOrCreate('tests', { workspace: '/home/me/project' })
+   */
+  async getOrCreate(name: string, spec: Spec = {}, options: ComposeOptions = {}): Promise<LibrarySandbox> {
+    const known = NAMED.get(name)
+    if (known) return known
+    const made = Sandbox.create(spec, options)
+    NAMED.set(name, made)
+    const forget = (): void => void (NAMED.get(name) === made && NAMED.delete(name))
+    made.then((sandbox) => sandbox.onClose(forget), forget)
+    return made
   },
 }
 

@@ -51,6 +51,7 @@ export {
   safeInterpolate,
 } from './eval/safe-eval.ts'
 export { Secret } from './host/secrets/secret.ts'
+export type { LibraryCommand, LibraryResult, OutputChunk } from './library-sandbox.ts'
 export type { SkillUsage } from './model/api/skills.ts'
 export type { Command, ExecResult, Outcome, StopLimit, Violation } from './model/command.ts'
 export { ACTIONS, type Action, type Decision } from './model/decision.ts'

@@ -179,6 +179,8 @@ export type OpenOptions = {
 export interface BackendSandbox {
   exec(command: Command, io?: ExecIo): Promise<ExecResult>
   start(command: Command, io?: StartIo): Promise<RunningCommand>
+  /** The first process of the sandbox that the host sees, if it sees any. */
+  hostPid?(): number | undefined
   readonly files: GuestFiles
   /** Opens a byte stream to a TCP port on the sandbox's own loopback. */
   connect(port: number): Promise<Duplex>

@@ -143,6 +143,10 @@ export class ContainerTransport implements GuestTransport {
     }
   }
 
+  hostPid(): number | undefined {
+    return this.isGone ? undefined : this.container.pid
+  }
+
   usage(): Usage | undefined {
     const { pid } = this.container
     return pid === undefined || this.isGone ? undefined : treeUsage(pid)

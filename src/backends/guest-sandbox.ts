@@ -30,6 +30,8 @@ export type GuestTransport = LimitEnforcement & {
   /** The active layers, from the agent's report. */
   readonly layersOf: (status: ReadonlyMap<string, string>) => readonly string[]
   readonly usage?: () => Usage | undefined
+  /** The first process of the sandbox that the host sees, if it sees any. */
+  readonly hostPid?: () => number | undefined
   /** Called with the number of commands before a command starts and after it has ended. */
   readonly onCommands?: ((running: number) => void) | undefined
   readonly ended: Promise<string>
@@ -94,6 +96,10 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
 
   usage(): Usage | undefined {
     return this.#transport.usage?.()
+  }
+
+  hostPid(): number | undefined {
+    return this.#transport.hostPid?.()
   }
 
   /** Freezes all processes; nothing new starts until `resume`. */

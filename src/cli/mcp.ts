@@ -109,7 +109,13 @@ async function approve(gateway: McpGateway, name: string, yes: boolean): Promise
     out(
       `${before === undefined ? 'new' : 'changed'}: ${tool.name}\n${visibleLines(describedText(tool, before)).replace(/^/gm, '  ')}\n\n`,
     )
-  if (!yes && !(await askYes(`show these ${unapproved.length} tools to agents? [y/N] `, false))) {
+  if (
+    !yes &&
+    !(await askYes(
+      `show ${unapproved.length === 1 ? 'this tool' : `these ${unapproved.length} tools`} to agents? [y/N] `,
+      false,
+    ))
+  ) {
     err('ringfence: not approved; add --yes to approve without a question\n')
     return 126
   }
@@ -119,6 +125,6 @@ async function approve(gateway: McpGateway, name: string, yes: boolean): Promise
     unapproved.map(({ tool }) => tool),
     { by: yes ? '--yes' : 'terminal' },
   )
-  out(`approved: ${unapproved.length} tools of ${name}\n`)
+  out(`approved: ${unapproved.length} ${unapproved.length === 1 ? 'tool' : 'tools'} of ${name}\n`)
   return 0
 }

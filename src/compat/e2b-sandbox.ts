@@ -1,11 +1,10 @@
 import { createReadStream } from 'node:fs'
-import { Sandbox } from '../api.ts'
+import { type Sandbox as Opened, Sandbox } from '../api.ts'
 import type { FileInfo } from '../backends/backend.ts'
 import type { ComposeOptions } from '../compose/compose.ts'
 import { type LongTimeout, longTimeout } from '../host/clock.ts'
-import type { ExecResult } from '../model/command.ts'
+import type { LibraryResult } from '../library-sandbox.ts'
 import { SandboxError } from '../model/errors.ts'
-import type { Sandbox as Opened } from '../supervisor/sandbox.ts'
 
 /** Options of an `E2BSandbox`. */
 export type E2BSandboxOptions = {
@@ -93,7 +92,7 @@ export class E2BSandbox {
       readonly env?: Readonly<Record<string, string>>
       readonly timeoutMs?: number
     } = {},
-  ): Promise<ExecResult> {
+  ): Promise<LibraryResult> {
     const sandbox = await this.ensureSandbox()
     const { cwd = HOME, env, timeoutMs = this.#options.timeoutMs ?? COMMAND_MS } = options
     return sandbox.exec(command, { cwd, limits: { wallMs: timeoutMs }, ...(env && { env }) })
@@ -116,7 +115,7 @@ export class E2BSandbox {
   }
 
   /** SECURITY: each name is validated and passed as an argument, not through a shell. */
-  async installPackages(names: readonly string[], language: 'node' | 'python'): Promise<ExecResult> {
+  async installPackages(names: readonly string[], language: 'node' | 'python'): Promise<LibraryResult> {
     const pattern = language === 'node' ? NPM_NAME : PYTHON_NAME
     const wrong = names.find((name) => !pattern.test(name))
     if (names.length === 0 || wrong !== undefined)
@@ -134,7 +133,7 @@ export class E2BSandbox {
     )
   }
 
-  runScript(code: string, language: ScriptLanguage): Promise<ExecResult> {
+  runScript(code: string, language: ScriptLanguage): Promise<LibraryResult> {
     return this.execute([...RUNNERS[language], code])
   }
 

@@ -73,7 +73,14 @@ async function inSandbox(
   running.add(stop)
   try {
     await using sandbox = await Sandbox.create(specOf(options), options.compose)
-    const { outcome } = await sandbox.exec(command, { output: onChunk, signal: stop.signal })
+    const done = await sandbox
+      .exec(command, { output: onChunk, signal: stop.signal })
+      .catch((error: unknown) => {
+        if (stop.signal.aborted) return undefined
+        throw error
+      })
+    if (!done) return { success: false, exitCode: 128, error: 'aborted', containerId: sandbox.id }
+    const { outcome } = done
     if (outcome.kind === 'stopped')
       return { success: false, exitCode: 124, error: `stopped: ${outcome.limit}`, containerId: sandbox.id }
     const exitCode = outcome.kind === 'exited' ? outcome.code : 128

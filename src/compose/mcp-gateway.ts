@@ -1,10 +1,13 @@
 import { join } from 'node:path'
 import type { ToolGateway } from '../adapters/mcp/gateway.ts'
+import { McpHttp } from '../adapters/mcp/http.ts'
 import { type Call, type Particulars, Question } from '../adapters/operations/operation.ts'
 import { SandboxError } from '../model/errors.ts'
 import { object, optional, text } from '../model/shape.ts'
 import { exposedName, type ToolDescription } from '../policy/mcp/tool-description.ts'
 import type { ToolDecision } from '../policy/mcp/tool-rules.ts'
+import type { E2bParts } from '../server/e2b/sandbox-request.ts'
+import { requesterOf } from '../supervisor/access/keys.ts'
 import type { Approvals } from '../supervisor/approvals/approvals.ts'
 import {
   McpGateway,
@@ -55,6 +58,7 @@ export function gatewayTools(
   ask: AskAboutTool,
   among?: readonly string[],
 ): ToolGateway {
+  const asked: AskedDescriptions = new Map()
   const names = (): readonly string[] =>
     gateway.names(caller()).filter((name) => among?.includes(name) ?? true)
   return {
@@ -68,7 +72,8 @@ export function gatewayTools(
     isForPerson: (name) => name === SERVERS,
     changesTools: (name) => name === SERVERS,
     async call(name, args, call) {
-      if (name === SERVERS) return serversTool(gateway, caller(), names(), args, call, ask)
+      if (name === SERVERS)
+        return serversTool({ gateway, caller: caller(), names: names(), asked, ask }, args, call)
       const decision = gateway.judge(caller(), name, args)
       const isAsked = decision.action === 'ask'
       if (isAsked && !call.approved) await gateway.asked(caller(), name, args)
@@ -125,42 +130,53 @@ function questionAbout(
   }
 }
 
-async function serversTool(
-  gateway: McpGateway,
-  caller: McpGatewayCaller,
-  names: readonly string[],
-  args: unknown,
-  call: Call,
-  ask: AskAboutTool,
-) {
+/** What the person at a client was asked about last, by server. */
+type AskedDescriptions = Map<string, string>
+
+type ServersContext = {
+  readonly gateway: McpGateway
+  readonly caller: McpGatewayCaller
+  readonly names: readonly string[]
+  readonly asked: AskedDescriptions
+  readonly ask: AskAboutTool
+}
+
+async function serversTool(context: ServersContext, args: unknown, call: Call) {
+  const { gateway, caller, names } = context
   const { approve } = serversInput.parse(args ?? {}, '')
   if (approve !== undefined && !names.includes(approve))
     throw new SandboxError('not-found', `no MCP server \`${approve}\``, {
       hint: `one of: ${names.join(', ')}`,
     })
-  const said = approve === undefined ? undefined : await approveTools(gateway, caller, approve, call, ask)
+  const said = approve === undefined ? undefined : await approveTools(context, approve, call)
   const states = await Promise.all(names.map((name) => gateway.state(caller, name)))
-  return {
-    content: [
-      { type: 'text' as const, text: [...(said ? [said] : []), ...states.map(stateLine)].join('\n') },
-    ],
-  }
+  const text = [...(said ? [said] : []), ...states.map(stateLine)].join('\n')
+  return { content: [{ type: 'text' as const, text }] }
 }
 
+/**
+ * SECURITY: a client repeats the call with the person's answer, and a server may change its descriptions in between. An answer
+ * counts only for the descriptions that were shown.
+ */
 async function approveTools(
-  gateway: McpGateway,
-  caller: McpGatewayCaller,
+  { gateway, caller, asked, ask }: ServersContext,
   name: string,
   call: Call,
-  ask: AskAboutTool,
 ): Promise<string> {
   const state = await gateway.state(caller, name)
   if (state.problem !== undefined) return `\`${name}\` cannot be used: ${state.problem}`
   if (state.unapproved.length === 0) return `all tools of \`${name}\` are approved`
-  const approval = await ask(descriptionQuestion(name, state.unapproved), call)
   const tools = state.unapproved.map(({ tool }) => tool)
+  const shown = JSON.stringify(tools)
+  const isSame = asked.get(name) === shown
+  asked.set(name, shown)
+  const approval = await ask(
+    descriptionQuestion(name, state.unapproved),
+    isSame ? call : { ...call, approved: undefined },
+  )
   await gateway.approve(caller, name, tools, approval)
-  return `approved ${tools.length} tools of \`${name}\`; list the tools again`
+  asked.delete(name)
+  return `approved ${tools.length} ${tools.length === 1 ? 'tool' : 'tools'} of \`${name}\`; list the tools again`
 }
 
 /** What a person reads before a model does. */
@@ -203,6 +219,8 @@ function stateLine({ name, tools, unapproved, refused, problem }: McpServerState
 /** PLATFORM: a client shows a short form; longer descriptions are read on the terminal. */
 const MAX_SHOWN = 2000
 const MAX_SHOWN_TOGETHER = 12_000
+/** The most of an approval on a server. */
+const MAX_STORED = 65_536
 
 const isShownWhole = (particulars: Particulars): boolean =>
   particulars.every(([, shown]) => shown.length <= MAX_SHOWN) &&
@@ -232,6 +250,11 @@ export const askOnServer =
     if (operator && call.canAsk && isShownWhole(question.particulars)) return askAtClient(question, call)
     const { what, particulars, server, decision } = question
     const told = particulars.map(([name, shown]) => `${name}: ${shown}`)
+    if (told.join('').length > MAX_STORED)
+      throw new SandboxError(
+        'approval-required',
+        `${decision.reason} (they are too long for an approval: run \`ringfence mcp approve ${server}\` on the server)`,
+      )
     const answer = await approvals.ask({
       tenant,
       sandboxId: await gateway.connectionId(caller(), server),
@@ -247,3 +270,31 @@ export const askOnServer =
       answer.state === 'expired' ? 'not answered' : `rejected${answer.reason ? `: ${answer.reason}` : ''}`
     throw new SandboxError('approval-required', `${decision.reason} (${said})`, { reasons: [said] })
   }
+
+/** The gateway for E2B's sandboxes that selected servers: no tools of our own, and the key that made the sandbox as caller. */
+export function e2bGateway(
+  gateway: McpGateway,
+  approvals: () => Approvals,
+  version: string,
+): E2bParts['mcp'] {
+  const mcp = new McpHttp({ version, ownTools: false })
+  const none = async (): Promise<never> => {
+    throw new SandboxError('unsupported', 'only tools of MCP servers are offered here')
+  }
+  return {
+    names: (principal) => gateway.names(requesterOf(principal)),
+    serve(request, principal, sandboxId, names) {
+      const caller = (): ServerCaller => ({
+        ...requesterOf(principal),
+        keyId: principal.keyId,
+        agentId: `e2b/${sandboxId}`,
+      })
+      return mcp.handle(request, {
+        keyId: `sandbox ${sandboxId}`,
+        tenant: principal.tenant,
+        open: none,
+        gateway: () => gatewayTools(gateway, caller, askOnServer(gateway, approvals(), caller), names),
+      })
+    },
+  }
+}

@@ -46,6 +46,7 @@ import { VolumeWatch } from '../supervisor/volumes/volume-watch.ts'
 import { Volumes } from '../supervisor/volumes/volumes.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
+import { e2bGateway } from './mcp-gateway.ts'
 
 /** Constructs the services that the server's routes use. */
 
@@ -89,9 +90,14 @@ const readyOf = ({ config }: Pick<Ringfence, 'config'>): number => config.e2b?.r
 
 /** Services that only E2B's routes need. */
 export const e2bParts = (
-  { ringfence, templates, tokens, privateDirectories, roots }: Grown,
+  { ringfence, templates, tokens, privateDirectories, roots, gateway }: Grown,
   live: Live,
+  {
+    approvals,
+    version = '0.1.0',
+  }: { readonly approvals: () => Approvals; readonly version?: string | undefined },
 ): E2bParts => ({
+  mcp: e2bGateway(gateway, approvals, version),
   internet: () => live.config.e2b?.internet,
   wakes: new RateLimit(WAKES_PER_SECOND, WAKES_AT_ONCE),
   usage: new UsageHistory((id) => privateDirectories.usedBytes(id)),

@@ -141,8 +141,8 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const live: Live = { config: ringfence.config }
   const missing = grown.roots.unavailable()
   if (missing) options.log?.(`sandboxes have a read-only root: ${missing.reason} (${missing.fix})`)
-  const e2b = e2bParts(grown, live)
-  const parts = partsOf(options, grown, live, e2b)
+  const e2b = e2bParts(grown, live, { approvals: () => parts.approvals, version: options.version })
+  const parts: ServerParts = partsOf(options, grown, live, e2b)
   const retention = retentionOf(options, grown, live, parts.supervisor)
   closing.push(() => parts.webhooks.close())
   closing.push(() => parts.streams.close())

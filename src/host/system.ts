@@ -105,6 +105,14 @@ export function hostPidOf(root: number, inner: number): number | undefined {
 
 const MAX_TREE = 10_000
 
+/** A process and its descendants. */
+export function descendantsOf(root: number): readonly number[] {
+  const found = [root]
+  for (let at = 0; at < found.length && found.length < MAX_TREE; at++)
+    found.push(...childrenOf(found[at] as number))
+  return found
+}
+
 const innerPid = (pid: number): number | undefined => {
   const numbers = /^NSpid:\t(.*)$/m.exec(readText(`/proc/${pid}/status`) ?? '')?.[1]?.split('\t') ?? []
   return numbers.length > 1 ? Number(numbers.at(-1)) : undefined

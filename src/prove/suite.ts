@@ -1,11 +1,11 @@
-import { execFileSync } from 'node:child_process'
 import { closeSync, mkdtempSync, openSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Backend, BackendSandbox } from '../backends/backend.ts'
 import { missingOf, SandboxRegistry } from '../backends/registry.ts'
+import { run } from '../host/process/run.ts'
 import type { WritableRoots } from '../host/root/writable-roots.ts'
-import { readText } from '../host/system.ts'
+import { readText, systemProgram } from '../host/system.ts'
 import type { ExecResult } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { GUARANTEE_NAMES, type Guarantee } from '../model/guarantee.ts'
@@ -88,7 +88,12 @@ async function copiedOut(sandbox: BackendSandbox, path: string): Promise<Seen> {
   const dir = mkdtempSync(join(tmpdir(), 'rf-copied-'))
   const pieces: Uint8Array[] = []
   for await (const piece of sandbox.files.pack(path)) pieces.push(piece)
-  execFileSync('tar', ['-x', '--no-same-owner', '-C', dir], { input: Buffer.concat(pieces) })
+  const launch = { file: systemProgram('tar') ?? 'tar', args: ['-x', '--no-same-owner', '-C', dir] }
+  await run(
+    { ...launch, env: {}, cwd: '/', control: false },
+    { wallMs: 60_000 },
+    { stdin: Buffer.concat(pieces) },
+  )
   return { path: dir, release: () => rmSync(dir, { recursive: true, force: true }) }
 }
 

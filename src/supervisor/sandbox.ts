@@ -9,6 +9,7 @@ import type {
 } from '../backends/backend.ts'
 import { canFreeze, canQuiesce, type Freezable, ownsDisk } from '../backends/backend.ts'
 import type { Connection } from '../egress/connection.ts'
+import { heldBytes } from '../host/files/held-files.ts'
 import type { Review } from '../host/review/review.ts'
 import type { ExecResult } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
@@ -239,6 +240,12 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** The current resource usage of the sandbox, if the backend can tell. */
+  /** Bytes of deleted files below a path that processes of the sandbox still hold; undefined: too many files. */
+  async heldBytes(path: string): Promise<number | undefined> {
+    const pid = this.#inside().hostPid?.()
+    return pid === undefined ? 0 : heldBytes(pid, path)
+  }
+
   usage(): Usage | undefined {
     return this.#state === 'ready' ? this.#parts.inside?.usage?.() : undefined
   }

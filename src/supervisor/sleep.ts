@@ -30,11 +30,17 @@ const keepsFiles = ({ private: own, root, review, mounts }: Spec): boolean =>
 /** PLATFORM: without a disk of its own, a virtual machine has copies of the directories, which end with it. */
 const hasCopies = ({ backend, plan }: OpenSandbox): boolean => backend === 'microvm' && !plan.root
 
-/** The spec with the hosts that the sandbox reaches now; an empty list was closed on purpose. */
-const withHosts = (spec: Spec, live: OpenSandbox): Spec =>
-  live.plan.network.mode === 'fetch'
-    ? { ...spec, network: { ...spec.network, allowHosts: live.allowHosts } }
-    : spec
+/**
+ * The spec with the hosts that the sandbox reaches now; an empty list was closed on purpose. SECURITY: a disk stays with its backend,
+ * also if the operator prefers another one meanwhile: the host never mounts what a virtual machine wrote.
+ */
+const asItIs = (spec: Spec, live: OpenSandbox): Spec => ({
+  ...spec,
+  ...(live.plan.root ? { backend: live.backend } : {}),
+  ...(live.plan.network.mode === 'fetch'
+    ? { network: { ...spec.network, allowHosts: live.allowHosts } }
+    : {}),
+})
 
 /**
  * Pausing and waking. With memory, the processes are frozen. Without, they end, and the sandbox is opened again with its
@@ -56,7 +62,7 @@ export class SleepService {
     entry.move('paused')
     entry.hold()
     // If the server crashes, the files of the sandbox are left, and what it may reach must not become more.
-    const spec = JSON.stringify(withHosts(specOf(entry.row), live))
+    const spec = JSON.stringify(asItIs(specOf(entry.row), live))
     await this.#parts.save(entry, { state: 'paused', expiresAt: null, spec })
   }
 
@@ -71,7 +77,7 @@ export class SleepService {
     for (const session of entry.execs.values()) session.cancel()
     await live.suspend()
     const expiresAt = Date.now() + this.#parts.keepMs()
-    await this.#parts.save(entry, { state: 'paused', expiresAt, spec: JSON.stringify(withHosts(spec, live)) })
+    await this.#parts.save(entry, { state: 'paused', expiresAt, spec: JSON.stringify(asItIs(spec, live)) })
   }
 
   /** For a shutdown: keeps the files of a paused sandbox where that is possible. Returns whether it was. */

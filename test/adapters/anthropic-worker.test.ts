@@ -132,7 +132,7 @@ describe('a session', () => {
       const bad = environment.hand(new FakeSession(id, [bash('echo hello')]))
       await over(bad)
       expect(bad.results).toEqual([])
-      expect(log).toContain('is not a session id')
+      await expect.poll(() => log).toContain('is not a session id')
       expect(existsSync(join(base, 'escape'))).toBe(false)
     },
     60_000,

@@ -192,7 +192,7 @@ test('a sandbox elsewhere has none, and neither has its server', async () => {
   const sandbox = await Sandbox.create(spec, compose)
   const { stdout, stderr } = await sandbox.exec('env; cat /home/user/* /tmp/*; echo looked')
   await sandbox.close()
-  const said = Buffer.concat([stdout, stderr]).toString('utf8')
+  const said = stdout + stderr
   expect(said).toContain('looked')
   expect(said).not.toContain(CANARY)
   expect(said).not.toContain(apiKey)

@@ -257,7 +257,7 @@ describe('behind `ringfence mcp`', () => {
   }, 60_000)
 
   test('a remote server gets its credential from the proxy, and cannot give it back', async () => {
-    expect((await cli('mcp', 'approve', 'far', '--yes')).stdout).toContain('approved: 1 tools of far')
+    expect((await cli('mcp', 'approve', 'far', '--yes')).stdout).toContain('approved: 1 tool of far')
     const client = await localClient()
     const said = await call(client, 'far__greet')
     expect(said).toContain('hello from afar')
@@ -367,6 +367,30 @@ describe('a server that attacks', () => {
     await client.close()
     // The first description is not approved any more.
     await approveEvil()
+  }, 60_000)
+
+  test('that changes a description between the question and the answer is asked about again', async () => {
+    await approveEvil()
+    const { Client } = await sdk<Sdk>('@modelcontextprotocol/client')
+    const { StdioClientTransport } = await sdk<StdioSdk>('@modelcontextprotocol/client/stdio')
+    const client = new Client({ name: 't', version: '1' }, { capabilities: { elicitation: { form: {} } } })
+    const asked: string[] = []
+    client.setRequestHandler('elicitation/create', async ({ params }) => {
+      asked.push(params.message)
+      if (asked.length > 1) return { action: 'decline' }
+      await call(client, 'evil__mutate', { to: 'Something else that nobody has read.' })
+      return { action: 'accept', content: {} }
+    })
+    const env = { ...local, REMOTE_TOKEN: TOKEN }
+    await client.connect(
+      new StdioClientTransport({ command: process.execPath, args: [ringfence, 'mcp'], cwd: docs, env }),
+    )
+    await call(client, 'evil__mutate')
+    expect(await call(client, 'mcp_servers', { approve: 'evil' })).toMatch(/not approved|declined/)
+    expect(asked[0]).toContain('id_rsa')
+    expect(asked[1]).toContain('nobody has read')
+    expect(await names(client)).not.toContain('evil__who')
+    await client.close()
   }, 60_000)
 
   test('a cancelled call ends, and is recorded as cancelled', async () => {

@@ -120,17 +120,27 @@ const ENTRY_MODULES: readonly Module[] = [
     holds: '`ringfence/agents`: the exports for people who build agents',
     imports: [...INNER, 'compose'],
   },
-  { name: 'api.ts', holds: 'the library: `Sandbox`, `wrap`, `SkillRunner`', imports: [...INNER, 'compose'] },
+  {
+    name: 'library-sandbox.ts',
+    holds:
+      'a sandbox as the library shows it: text output, exit codes, output as an iterator, hints in the library’s words',
+    imports: [...INNER],
+  },
+  {
+    name: 'api.ts',
+    holds: 'the library: `Sandbox`, `wrap`, `SkillRunner`',
+    imports: [...INNER, 'compose', 'library-sandbox.ts'],
+  },
   {
     name: 'compat',
     holds:
       'functions and classes with the names of other sandbox libraries: `sandboxExecute`, the builder, `E2BSandbox`',
-    imports: [...INNER, 'compose', 'api.ts'],
+    imports: [...INNER, 'compose', 'library-sandbox.ts', 'api.ts'],
   },
   {
     name: 'index.ts',
     holds: '`ringfence`: the exports of the library',
-    imports: [...INNER, 'compose', 'api.ts', 'compat'],
+    imports: [...INNER, 'compose', 'library-sandbox.ts', 'api.ts', 'compat'],
   },
   {
     name: 'prove',

@@ -13,7 +13,7 @@ import { type ComposeOptions, Sandbox } from '../../src/index.ts'
 
 /** What the tests of lasting sandboxes share. */
 export const FULL = Boolean(process.env.RINGFENCE_FULL)
-export const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('utf8')
+export const text = (bytes: Uint8Array | string): string => Buffer.from(bytes as Uint8Array).toString('utf8')
 export const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
 export async function until(condition: () => boolean | Promise<boolean>, ms = 15_000): Promise<boolean> {

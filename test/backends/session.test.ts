@@ -69,8 +69,8 @@ describe('bytes in and out', () => {
   test('input of many windows is returned unchanged', async () => {
     await using sandbox = await testHost.open()
     const input = Buffer.alloc(5_000_000, 'abcdefg')
-    const { stdout } = await sandbox.exec(['cat'], { stdin: input })
-    expect(Buffer.compare(stdout, input)).toBe(0)
+    const { stdoutBytes } = await sandbox.exec(['cat'], { stdin: input })
+    expect(Buffer.compare(stdoutBytes, input)).toBe(0)
   })
 
   test('a slow reader throttles the command, and memory stays bounded', { timeout: 60_000 }, async () => {

@@ -79,4 +79,20 @@ describe.skipIf(reason !== undefined)('E2B’s own client on virtual machines', 
     expect(run.json.stdout).toMatch(/^state\d.*cloud-amd64/s)
     await here.server.call('DELETE', `/v1/sandboxes/${fork.json.id}`)
   })
+
+  test.runIf(process.getuid?.() === 0)(
+    'has a root user, whose files stay when it sleeps without its memory',
+    { timeout: 2 * MINUTES },
+    async () => {
+      const script =
+        'sudo mkdir -p /app && sudo sh -c "id -u > /app/by; hostname > /app/host" && cat /app/by; id -un'
+      expect((await sandbox.commands.run(script)).stdout).toBe('0\nuser\n')
+      await sandbox.pause({ keepMemory: false })
+      const id = sandbox.sandboxId.replace(/^sb/, 'sb_')
+      const { json: row } = await here.server.call('GET', `/v1/sandboxes/${id}`)
+      expect(row).toMatchObject({ state: 'paused', backend: 'microvm' })
+      const again = await e2b.Sandbox.connect(sandbox.sandboxId, here.options)
+      expect((await again.commands.run('cat /app/by; uname -r')).stdout).toMatch(/^0\n.*cloud-amd64/)
+    },
+  )
 })

@@ -58,7 +58,7 @@ describe('remote, with a stand-in for the gateway', () => {
   test('commands, input, signals, limits', async () => {
     await using sandbox = await Sandbox.create(spec, composeFor(gateway.url))
     const said = await sandbox.exec(['/bin/sh', '-c', 'printf "a\\377b"; echo err >&2; exit 3'])
-    expect([...said.stdout]).toEqual([97, 255, 98])
+    expect([...said.stdoutBytes]).toEqual([97, 255, 98])
     expect(text(said.stderr)).toBe('err\n')
     expect(said.outcome).toEqual({ kind: 'exited', code: 3 })
     expect(text((await sandbox.exec(['cat'], { stdin: Buffer.from('over there') })).stdout)).toBe(

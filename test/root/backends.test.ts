@@ -162,6 +162,13 @@ try:
   for i in range(200000): os.close(os.open(f'/opt/many/{i}', os.O_CREAT))
 except OSError as e: print(e.errno)`
     expect(await sh(sandbox, `python3 -c "${names}"`, 'root')).toBe('28\n')
+    const attributes = `import os
+n = 0
+try:
+  for i in range(50000):
+    os.close(os.open(f'/opt/many/{i}', os.O_CREAT)); os.setxattr(f'/opt/many/{i}', 'user.big', os.urandom(3000)); n += 1
+except OSError as e: print(e.errno, n * 3000 < 64 << 20)`
+    expect(await sh(sandbox, `python3 -c "${attributes}"`, 'root')).toBe('28 True\n')
     const events = host.events.filter(({ event }) => event === 'SandboxViolation')
     expect(JSON.stringify(events)).toContain('limit.disk')
   })

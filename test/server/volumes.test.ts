@@ -123,6 +123,22 @@ describe('the size of a volume', () => {
     expect((await call('GET', '/v1/volumes/small')).json.used_bytes).toBeLessThan(1024 * 1024)
   })
 
+  test('counts files that a sandbox deleted and still holds, opened or mapped', async () => {
+    await volume('held', 4)
+    const programs = [
+      "f = os.open('/data/f', os.O_RDWR | os.O_CREAT); os.unlink('/data/f'); os.write(f, bytes(9 << 20))",
+      "f = os.open('/data/f', os.O_RDWR | os.O_CREAT); os.unlink('/data/f'); os.write(f, bytes(9 << 20)); m = mmap.mmap(f, 9 << 20); os.close(f)",
+    ]
+    for (const program of programs) {
+      const { json: one } = await sandbox([{ name: 'held', target: '/data' }])
+      const script = `import mmap, os, time; ${program}; print(1, flush=True); time.sleep(60)`
+      await run(one.id, `python3 -c "${script}"`).catch(() => {})
+      const state = async () => (await call('GET', `/v1/sandboxes/${one.id}`)).json
+      await expect.poll(async () => (await state()).reason, { timeout: 10_000 }).toBe('volume-full')
+    }
+    await call('DELETE', '/v1/volumes/held')
+  })
+
   test('ends sandboxes that write more, and a full volume is only readable until files are removed', async () => {
     const { json: one } = await sandbox([{ name: 'small', target: '/data' }])
     await run(one.id, 'head -c 3000000 /dev/zero > /data/big; sync').catch(() => {})

@@ -37,11 +37,11 @@ type McpSession = {
 
 /** Serves `/mcp` and keeps the sessions of its clients. */
 export class McpHttp {
-  readonly #options: Pick<McpOptions, 'version' | 'extend'>
+  readonly #options: Pick<McpOptions, 'version' | 'extend' | 'ownTools'>
   readonly #held = new Map<string, McpSession>()
   #sdk: Promise<McpSdk> | undefined
 
-  constructor(options: Pick<McpOptions, 'version' | 'extend'>) {
+  constructor(options: Pick<McpOptions, 'version' | 'extend' | 'ownTools'>) {
     this.#options = options
   }
 

@@ -29,6 +29,8 @@ export type McpOptions = {
   readonly approveAll?: boolean
   /** Receives the client's name before the first tool call. */
   readonly onClient?: (name: string) => void
+  /** False: only tools of other servers are offered, and no sandbox. */
+  readonly ownTools?: boolean | undefined
   /** Tools of other MCP servers. */
   readonly gateway?: ToolGateway | undefined
   /** Extends a server before use, for the fixtures of the conformance suite. */
@@ -53,15 +55,18 @@ const FILE = 'ringfence://file'
 
 /** An MCP server for one session; it serves one connection, or one request of the newest revision. */
 export function mcpServer(sdk: McpSdk, options: McpOptions): Server {
-  const { session, version } = options
+  const { session, version, ownTools = true } = options
   const server = new sdk.Server(
     { name: 'ringfence', title: 'Ringfence sandbox', version },
     {
-      capabilities: { tools: options.gateway ? { listChanged: true } : {}, resources: {} },
-      instructions: INSTRUCTIONS,
+      capabilities: {
+        tools: options.gateway ? { listChanged: true } : {},
+        ...(ownTools ? { resources: {} } : {}),
+      },
+      ...(ownTools ? { instructions: INSTRUCTIONS } : {}),
     },
   )
-  const tools = OPERATIONS.map(toolOf)
+  const tools = ownTools ? OPERATIONS.map(toolOf) : []
   const call: McpHandlers['call'] = (name, args, context) =>
     callTool(sdk, server, options, name, args, context)
   server.setRequestHandler('tools/list', async (_, context) => {
@@ -72,6 +77,13 @@ export function mcpServer(sdk: McpSdk, options: McpOptions): Server {
   server.setRequestHandler('tools/call', ({ params }, context) =>
     call(params.name, params.arguments, context),
   )
+  if (ownTools) addResources(sdk, server, session)
+  options.extend?.(server, { tools, call })
+  return server
+}
+
+/** The audit records and the files of the session's sandbox. */
+function addResources(sdk: McpSdk, server: Server, session: AgentSession): void {
   server.setRequestHandler('resources/list', () => ({
     resources: [
       {
@@ -86,8 +98,6 @@ export function mcpServer(sdk: McpSdk, options: McpOptions): Server {
     resourceTemplates: [{ uriTemplate: `${FILE}/{+path}`, name: 'file', title: 'A file in the sandbox' }],
   }))
   server.setRequestHandler('resources/read', ({ params }) => readResource(sdk, session, params.uri))
-  options.extend?.(server, { tools, call })
-  return server
 }
 
 const toolOf = ({ name, title, about, input, output, effect }: Operation): Tool => ({
@@ -114,7 +124,7 @@ const toolsChanged = (server: Server): void =>
 async function callTool(
   sdk: McpSdk,
   server: Server,
-  { session, onClient, gateway, approveAll = false }: McpOptions,
+  { session, onClient, gateway, ownTools = true, approveAll = false }: McpOptions,
   name: string,
   args: unknown,
   context: ServerContext,
@@ -144,7 +154,7 @@ async function callTool(
       if (gateway.changesTools(name)) toolsChanged(server)
       return result
     }
-    return respond(await perform(OPERATIONS, session, name, args ?? {}, call))
+    return respond(await perform(ownTools ? OPERATIONS : [], session, name, args ?? {}, call))
   } catch (error) {
     if (error instanceof Question) return question(sdk, error, session.approvals.ask(name, args))
     return respond(failure(error))

@@ -82,6 +82,10 @@ export class BubblewrapTransport implements GuestTransport {
     return this.#opened?.group?.counts() ?? { oomKills: 0, pidsRefused: 0 }
   }
 
+  hostPid(): number | undefined {
+    return this.#opened?.companion.pid
+  }
+
   usage(): Usage | undefined {
     if (!this.#opened) return undefined
     const { pid } = this.#opened.companion

@@ -6,6 +6,7 @@ import type { CreateRequest, SandboxView } from '../../supervisor/provisioner.ts
 import type { Template } from '../../supervisor/snapshots/templates.ts'
 import { prewarm } from './contexts.ts'
 import { INTERPRETER_PORT } from './ids.ts'
+import { selectedServers } from './mcp.ts'
 import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn, upstreamOf } from './network.ts'
 import { PRIVATE, type SandboxSurface } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
@@ -16,15 +17,9 @@ import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
 
 /** Names of E2B's public templates that mean: nothing but the host's tools. */
 const INTERPRETER = 'code-interpreter-v1'
-const PLAIN = ['base', INTERPRETER]
+const PLAIN = ['base', INTERPRETER, 'mcp-gateway']
 
 const READY_MS = 60_000
-
-function refuseUnbuilt(body: CreateBody): void {
-  const refused = ([['mcp', body.mcp !== undefined]] as const).find(([, asked]) => asked)
-  if (refused)
-    throw new SandboxError('unsupported', `\`${refused[0]}\` is not supported`, { hint: 'leave it out' })
-}
 
 /** What the client wants when the time of the sandbox is over. */
 function timeoutOf({ autoPause, autoPauseMemory, autoResume }: CreateBody): Pick<Spec, 'atTimeout'> {
@@ -77,11 +72,18 @@ function checkMask(mask: string): string {
   throw new SandboxError('invalid-input', 'maskRequestHost: not a host name, with or without a port')
 }
 
+/** What the request was found to mean. */
+type Chosen = {
+  readonly template: Template | undefined
+  readonly hosts: readonly string[]
+  readonly mcp: readonly string[] | undefined
+}
+
 function specFor(
   { e2b }: SandboxSurface,
   principal: Principal,
   body: CreateBody,
-  { template, hosts }: { readonly template: Template | undefined; readonly hosts: readonly string[] },
+  { template, hosts, mcp }: Chosen,
 ): Spec {
   const policy = e2b.policyFor(principal)
   const { network = {}, allow_internet_access: internet } = body
@@ -91,6 +93,7 @@ function specFor(
   const hasRoot = template !== undefined && hasRootOf(template)
   const options: E2bOptions = {
     template: body.templateID ?? 'base',
+    ...(mcp ? { mcp } : {}),
     ...networkOptions(network, internet),
     ...(workdir === undefined ? {} : { workdir }),
     ...(user === undefined ? {} : { user }),
@@ -129,10 +132,10 @@ export async function createSandbox(
   body: CreateBody,
   defaultSeconds: number,
 ): Promise<SandboxView> {
-  refuseUnbuilt(body)
+  const mcp = selectedServers(surface, principal, body)
   const template = await templateFor(surface, principal.tenant, body.templateID ?? 'base')
   const hosts = hostsFor(surface, principal, body)
-  const spec = specFor(surface, principal, body, { template, hosts })
+  const spec = specFor(surface, principal, body, { template, hosts, mcp })
   const { supervisor } = surface.parts
   const seconds = body.timeout ?? defaultSeconds
   const prepare = preparationOf(surface, body, template)

@@ -11,8 +11,9 @@ import { passOn } from '../ports.ts'
 import { type Stream, streaming, unary } from './connect.ts'
 import { connectAnswer, connectProblem, notRunning, restProblem } from './errors.ts'
 import * as filesystem from './filesystem.ts'
-import { ENVD_PORT, INTERPRETER_PORT, type Target, targetOf, toE2bId } from './ids.ts'
+import { ENVD_PORT, INTERPRETER_PORT, MCP_PORT, type Target, targetOf, toE2bId } from './ids.ts'
 import { interpreter } from './interpreter.ts'
+import { serveGateway } from './mcp.ts'
 import * as processes from './processes.ts'
 import { awake, type E2bSurface, type SandboxRequest, woken } from './sandbox-request.ts'
 import { download, isExpired, signedSandbox, upload } from './transfer.ts'
@@ -67,6 +68,8 @@ export async function serveTarget(
     if (target.port === ENVD_PORT) return await envd(surface, context, target.id)
     const guest = await traffic(surface, context, target.id, doorOf(target, context.req.path))
     if (target.port === INTERPRETER_PORT) return await interpreter(guest)
+    const gateway = target.port === MCP_PORT ? await serveGateway(surface, guest) : undefined
+    if (gateway) return gateway
     const host = maskOf(guest.live.row, target.port)
     return await passOn(guest.live, context.env.incoming, target.port, host).catch(() => closedPort(target))
   } catch (error) {

@@ -14,6 +14,8 @@ export const fromE2bId = (text: string): string | undefined => {
 export const ENVD_PORT = 49_983
 /** The port of the code interpreter in E2B's addresses. */
 export const INTERPRETER_PORT = 49_999
+/** The port of the MCP gateway, as E2B's clients know it. */
+export const MCP_PORT = 50_005
 
 /** A sandbox and a port of it. */
 export type Target = { readonly id: string; readonly port: number }

@@ -7,6 +7,7 @@ import { bytesFrom } from '../shapes.ts'
 import { withStreamEnd } from '../stream-end.ts'
 import { messages, onlyMessage, type Stream } from './connect.ts'
 import { ConnectError, streamEndError } from './errors.ts'
+import { gatewayStart } from './mcp.ts'
 import { basicUser, homeOf, pathOf, type SandboxRequest, userOf } from './sandbox-request.ts'
 import { optionsOf, specOf } from './views.ts'
 
@@ -100,7 +101,7 @@ export async function* start(guest: SandboxRequest, signal: AbortSignal): Stream
     principal,
     live.id,
     {
-      command: [process.cmd, ...(process.args ?? [])],
+      command: [process.cmd, ...gatewayStart(guest, process.args ?? [], process.envs)],
       ...(cwd === undefined ? {} : { cwd }),
       env: process.envs,
       ...(user === 'user' ? {} : { user }),

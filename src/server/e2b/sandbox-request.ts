@@ -39,6 +39,16 @@ export type E2bParts = {
   readonly diskMb: number
   /** `[e2b] ready`: how many code interpreters are kept ready; with 0 kernels start with their first code. */
   readonly ready: number
+  /** The MCP servers of the operator, for sandboxes that select some of them. */
+  readonly mcp: {
+    readonly names: (principal: Principal) => readonly string[]
+    readonly serve: (
+      request: Request,
+      principal: Principal,
+      sandboxId: string,
+      names: readonly string[],
+    ) => Promise<Response>
+  }
   /** The text of a program in guest/kernels. */
   readonly kernel: (file: string) => string
 }

@@ -17,6 +17,8 @@ export const ENVD_VERSION = '0.6.4'
 /** What E2B knows of a sandbox and we do not; kept beside the caller's own words about it. */
 const optionsShape = object({
   template: text(),
+  /** The MCP servers of the operator that the sandbox's creator selected. */
+  mcp: optional(list(text({ max: 64 }), 64)),
   /** Where commands run that name no directory, and as whom; from the template. */
   workdir: optional(text()),
   user: optional(text()),

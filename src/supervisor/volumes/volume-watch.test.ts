@@ -6,7 +6,7 @@ import type { VolumeRow } from './volumes.ts'
 /** A fake: no real volume takes for ever to count. */
 const volumes = (rows: readonly VolumeRow[], ended: string[]) => ({
   written: async () => rows.filter(({ id }) => !ended.includes(id)),
-  usedBytes: ({ id }: VolumeRow) =>
+  heldAndUsedBytes: ({ id }: VolumeRow) =>
     id === 'slow' ? new Promise<number>(() => {}) : Promise.resolve(2 * 1024 * 1024),
   usersOf: ({ id }: VolumeRow) => [{ id, sandbox: {} } as unknown as LiveSandbox],
 })

@@ -11,7 +11,7 @@ const AT_ONCE = 8
 const MB = 1024 * 1024
 
 type Parts = {
-  readonly volumes: Pick<Volumes, 'written' | 'usedBytes' | 'usersOf'>
+  readonly volumes: Pick<Volumes, 'written' | 'heldAndUsedBytes' | 'usersOf'>
   readonly trail: EventSink
   readonly end: (sandbox: LiveSandbox) => Promise<unknown>
 }
@@ -65,7 +65,7 @@ export class VolumeWatch {
     this.#resting.set(row.id, Number.POSITIVE_INFINITY)
     this.#counting++
     try {
-      const used = await this.#parts.volumes.usedBytes(row)
+      const used = await this.#parts.volumes.heldAndUsedBytes(row)
       // SECURITY: a tree that takes too long to count is treated as too large.
       if (used === undefined || used > row.sizeMb * MB) await this.#endWriters(row, used)
     } finally {

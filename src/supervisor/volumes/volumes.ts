@@ -152,9 +152,20 @@ export class Volumes {
     return diskUsage(this.pathOf(row))
   }
 
+  /** The same with deleted files that sandboxes still hold, which take their space until they are closed. */
+  async heldAndUsedBytes(row: VolumeRow): Promise<number | undefined> {
+    let sum = await this.usedBytes(row)
+    for (const { row: user, sandbox } of this.usersOf(row, 'writers'))
+      for (const { target } of mountsOf(user).filter(({ name }) => name === row.id || name === row.name)) {
+        const held = await sandbox?.heldBytes(target).catch(() => 0)
+        sum = sum === undefined || (sandbox && held === undefined) ? undefined : sum + (held ?? 0)
+      }
+    return sum
+  }
+
   /** Bytes that may still be written. A volume that cannot be counted has none. */
   async freeBytes(row: VolumeRow): Promise<number> {
-    const used = await this.usedBytes(row)
+    const used = await this.heldAndUsedBytes(row)
     return used === undefined ? 0 : Math.max(0, row.sizeMb * MB - used)
   }
 

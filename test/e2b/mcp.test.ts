@@ -1,0 +1,95 @@
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { installed, sdk } from '../adapters/sdk.ts'
+import { packageRoot } from '../conformance/world.ts'
+import { client, type Loose, type World, world } from './kit.ts'
+
+/** E2B's option `mcp`, with E2B's own client: it selects among the operator's servers. */
+
+const modules = join(packageRoot(), 'test', 'adapters', 'node_modules')
+const server = (name: string, tenants: string): string => `
+[[mcp]]
+name = "${name}"
+command = ["node", "${modules}/@modelcontextprotocol/server-everything/dist/index.js"]
+read = ["${modules}"]
+tenants = ["${tenants}"]
+[[mcp.rule]]
+tool = "get-sum|echo"
+action = "allow"
+`
+let here: World
+let e2b: Loose
+let apiKey = ''
+
+beforeAll(async () => {
+  installed()
+  here = await world(server('sums', 'red') + server('other', 'blue') + server('third', 'red'))
+  e2b = await client('e2b')
+  apiKey = await here.key('red', ['create', 'exec', 'read'])
+}, 60_000)
+afterAll(async () => {
+  await here.close()
+  expect(here.logs).toEqual([])
+})
+
+async function connect(sandbox: Loose, token: string): Promise<Loose> {
+  const { Client, StreamableHTTPClientTransport } = await sdk<Loose>('@modelcontextprotocol/client')
+  const headers = {
+    authorization: `Bearer ${token}`,
+    'e2b-sandbox-id': sandbox.sandboxId,
+    'e2b-sandbox-port': '50005',
+  }
+  const made = new Client({ name: 't', version: '1' }, {})
+  await made.connect(
+    new StreamableHTTPClientTransport(new URL(`${here.options.apiUrl}/mcp`), { requestInit: { headers } }),
+  )
+  return made
+}
+
+/** An admin of the server answers the next question. */
+async function approve(): Promise<void> {
+  const { approvals, keys } = here.server.server.parts
+  const { secret } = await keys.create({ scopes: ['admin'] })
+  const admin = (await keys.principalOf(secret)) as Loose
+  for (;;) {
+    const [row] = await approvals.list(admin, 'pending', 1)
+    if (row) return void (await approvals.answer(admin, row.id, { approve: true }))
+    await new Promise((resolve) => setTimeout(resolve, 50))
+  }
+}
+
+const call = async (mcp: Loose, name: string, args = {}): Promise<string> =>
+  (await mcp.callTool({ name, arguments: args })).content.map(({ text }: Loose) => text).join('\n')
+
+test('the sandbox has the selected servers, behind its token', async () => {
+  const sandbox = await e2b.Sandbox.create({ ...here.options, apiKey, mcp: { sums: {} } })
+  const token = await sandbox.getMcpToken()
+  expect(sandbox.getMcpUrl()).toMatch(/^https:\/\/50005-/)
+  const mcp = await connect(sandbox, token)
+  const names = async (): Promise<string[]> => (await mcp.listTools()).tools.map(({ name }: Loose) => name)
+  expect(await names()).toEqual(['mcp_servers'])
+  const [said] = await Promise.all([call(mcp, 'mcp_servers', { approve: 'sums' }), approve()])
+  expect(said).toContain('approved 13 tools of `sums`')
+  expect(await names()).toContain('sums__get-sum')
+  expect(await call(mcp, 'sums__get-sum', { a: 40, b: 2 })).toContain('42')
+  expect(await call(mcp, 'third__get-sum', { a: 1, b: 1 })).toMatch(/no tool named/)
+  expect(await call(mcp, 'exec', { command: 'id' })).toMatch(/no tool named/)
+  await mcp.close()
+  await expect(connect(sandbox, 'x'.repeat(36))).rejects.toThrow()
+  const other = await e2b.Sandbox.create({ ...here.options, apiKey, mcp: { sums: {} } })
+  await expect(connect(other, token)).rejects.toThrow()
+  await Promise.all([sandbox.kill(), other.kill()])
+}, 60_000)
+
+test.each([
+  ['a server that does not exist', { nothing: {} }, /no MCP server `nothing`/],
+  ["another tenant's server", { other: {} }, /no MCP server `other`/],
+  [
+    'settings of its own',
+    { sums: { command: 'sh', env: { A: 'b' } } },
+    /settings of MCP servers are the operator/,
+  ],
+  ['something else', 'sums', /object with the names/],
+])('refuses %s', async (_, mcp, why) => {
+  await expect(e2b.Sandbox.create({ ...here.options, apiKey, mcp })).rejects.toThrow(why)
+})
