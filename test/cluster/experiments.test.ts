@@ -162,20 +162,23 @@ describe.runIf(FULL)('faults under load', () => {
     const witness = await startWitness()
     const url = postgres.fresh('faults')
     const fleet = await startProcesses(url, { names: ['n1', 'n2', 'n3'], rest: witness.config })
-    const rounds = new FaultRounds(fleet, witness)
-    for (let round = 0; round < ROUNDS; round++) await rounds.round(round)
-    console.log(rounds.report())
-    expect(rounds.old, 'effects of an old epoch after a takeover').toBe(0)
-    expect(rounds.lostRecords, 'acknowledged sandboxes without a record').toBe(0)
-    expect(percentile(rounds.takeovers, 0.99)).toBeLessThanOrEqual(LEASE_MS + 1000)
-    const quota = await openStore({ stateDir: '/tmp', databaseUrl: url })
-    const left = await quota.read(
-      "SELECT COUNT(*) AS n FROM sandboxes WHERE state NOT IN ('destroyed', 'failed')",
-    )
-    await quota.close()
-    expect(Number(left[0]?.n)).toBe(rounds.alive)
-    await fleet.close()
-    await witness.close()
+    try {
+      const rounds = new FaultRounds(fleet, witness)
+      for (let round = 0; round < ROUNDS; round++) await rounds.round(round)
+      console.log(rounds.report())
+      expect(rounds.old, 'effects of an old epoch after a takeover').toBe(0)
+      expect(rounds.lostRecords, 'acknowledged sandboxes without a record').toBe(0)
+      expect(percentile(rounds.takeovers, 0.99)).toBeLessThanOrEqual(LEASE_MS + 1000)
+      const quota = await openStore({ stateDir: '/tmp', databaseUrl: url })
+      const left = await quota.read(
+        "SELECT COUNT(*) AS n FROM sandboxes WHERE state NOT IN ('destroyed', 'failed')",
+      )
+      await quota.close()
+      expect(Number(left[0]?.n)).toBe(rounds.alive)
+    } finally {
+      await fleet.close()
+      await witness.close()
+    }
   })
 })
 
