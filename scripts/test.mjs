@@ -18,6 +18,7 @@ installClients('test/adapters/clients')
 if (full) {
   installClients('test/e2b/more')
   installClients('test/adapters/full')
+  installClients('test/skills/toolchains')
 }
 let passed = 0
 let failed = 0

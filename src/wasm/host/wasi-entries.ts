@@ -26,8 +26,8 @@ import { allowsName, type Entry, failure, linkText, requireChange } from './wasi
  * directory that was checked, and never follows a link.
  */
 
-/** Keeps a rename below a fraction of a second; a larger tree is not moved. */
-const MAX_MOVED = 4000
+/** Bounds how long a rename blocks the event loop; a larger tree is not moved. */
+const MAX_MOVED = 1000
 
 /** Creates a directory. */
 export function createDirectory(entry: Entry): Json {
@@ -127,7 +127,7 @@ export function createHardLink(from: Entry, to: Entry): Json {
   })
 }
 
-/** Renames a file, link or directory. */
+/** Renames a file, link or directory. Returns how many files were checked, because that costs fuel. */
 export function renameEntry(from: Entry, to: Entry): Json {
   const { isDirectory } = presentOf(from)
   if (to.dot) throw failure('EINVAL')
@@ -136,7 +136,7 @@ export function renameEntry(from: Entry, to: Entry): Json {
   requireChange(from)
   requireChange(to)
   return withParents(from, to, (old, path, directory) => {
-    requireMovable(from, to, old)
+    const checked = requireMovable(from, to, old)
     renameSync(old, path)
     // SECURITY: checked again where it is now: another process may have changed it between the check and the rename.
     const undo = (): void => moveBack(path, old)
@@ -146,7 +146,8 @@ export function renameEntry(from: Entry, to: Entry): Json {
       undo()
       throw error
     }
-    return requireUnmoved(to, directory, undo)
+    requireUnmoved(to, directory, undo)
+    return checked
   })
 }
 
@@ -160,20 +161,34 @@ function moveBack(path: string, old: string): void {
  * Throws unless everything in a tree may be at its new place: no blocked or protected name arises, no link leads outside,
  * and the program gets no access that it did not have at the old place.
  */
-function requireMovable(from: Entry, to: Entry, now: string): void {
-  const queue = ['']
-  let left = MAX_MOVED
-  for (let rest = queue.shift(); rest !== undefined; rest = queue.shift()) {
-    if (--left < 0) throw new HostRefusal('resource-exhausted', `more than ${MAX_MOVED} files are not moved`)
-    const stat = lstatSync(`${now}${rest}`)
+function requireMovable(from: Entry, to: Entry, now: string): number {
+  const top = lstatSync(now)
+  const queue: Moved[] = [{ rest: '', isLink: top.isSymbolicLink(), isDirectory: top.isDirectory() }]
+  let count = 0
+  for (let moved = queue.shift(); moved !== undefined; moved = queue.shift()) {
+    const { rest, isLink, isDirectory } = moved
     const real = `${to.real}${rest}`
     requireSameAccess(from, `${from.real}${rest}`, real)
     if (rest !== '' && !allowsName(to, 'create', real)) throw refusedAccess(to.asked)
-    if (stat.isSymbolicLink()) requireInside(to, readlinkSync(`${now}${rest}`, 'utf8'), real)
-    if (!stat.isDirectory()) continue
-    for (const name of readdirSync(`${now}${rest}`).slice(0, MAX_MOVED + 1)) queue.push(`${rest}/${name}`)
+    if (isLink) requireInside(to, readlinkSync(`${now}${rest}`, 'utf8'), real)
+    if (isDirectory) queue.push(...entriesBelow(now, rest))
+    count++
+    if (count + queue.length > MAX_MOVED)
+      throw new HostRefusal('resource-exhausted', `a tree with more than ${MAX_MOVED} files is not moved`)
   }
+  return count
 }
+
+type Moved = { readonly rest: string; readonly isLink: boolean; readonly isDirectory: boolean }
+
+const entriesBelow = (now: string, rest: string): readonly Moved[] =>
+  readdirSync(`${now}${rest}`, { withFileTypes: true })
+    .slice(0, MAX_MOVED + 1)
+    .map((entry) => ({
+      rest: `${rest}/${entry.name}`,
+      isLink: entry.isSymbolicLink(),
+      isDirectory: entry.isDirectory(),
+    }))
 
 /** SECURITY: a file never becomes readable or writable by getting another name. */
 function requireSameAccess({ asked, roots }: Entry, from: string, to: string): void {

@@ -248,6 +248,16 @@ describe('protected and blocked names', () => {
   })
 })
 
+it('a tree that is too large to check is not moved', () => {
+  mkdirSync(at('many'))
+  for (let index = 0; index < 1001; index++) writeFileSync(at(`many/${index}`), '')
+  const { code, call } = run()
+  expect(code('rename', { path: 'many', to: 'more' })).toBe('resource-exhausted')
+  rmSync(at('many/0'))
+  rmSync(at('many/1'))
+  expect(call('rename', { path: 'many', to: 'more' })).toEqual({ ok: 1000 })
+})
+
 describe('hard links', () => {
   it('are second names inside', () => {
     const { code, mk, call } = run()

@@ -31,6 +31,7 @@ export class WasiDescriptors {
     'invalid-input': 28,
     'bad-handle': 8,
     EACCES: 2,
+    EBADF: 8,
     EBUSY: 10,
     EDQUOT: 19,
     EEXIST: 20,

@@ -67,7 +67,11 @@ export class WasiPathCalls {
       path_rename: (fd: number, at: number, length: number, toFd: number, toAt: number, toLength: number) =>
         this.#named(fd, 1n << 16n, at, length, (from) =>
           this.#named(toFd, 1n << 17n, toAt, toLength, (target) =>
-            this.#table.ask('rename', { ...from, ...to(target) }),
+            this.#table.ask('rename', { ...from, ...to(target) }, (checked) => {
+              // The host checked every file of the tree.
+              this.#host.charge(1000 * (checked as number))
+              return 0
+            }),
           ),
         ),
       path_link: (
