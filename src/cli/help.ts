@@ -46,6 +46,7 @@ examples:
 
 exit codes: the command's own; 124 a limit stopped the command; 125 ringfence failed;
 126 denied by the policy, or not approved; 2 wrong usage or invalid input
+\`ringfence help errors\` explains every error code
 `
 
 const RUN = `usage: ringfence run [options] [--] program [arguments…]

@@ -45,6 +45,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
 
 async function main(argv: readonly string[]): Promise<number> {
   const [name, ...args] = leadingCommand(argv)
+  if (name === 'help' && args[0] === 'errors')
+    return (await import('./error-help.ts')).errorHelp(args.includes('--json'))
   if (name === undefined || name === '--help' || name === '-h' || name === 'help') {
     out(helpText(args[0] ?? ''))
     return name === undefined ? 2 : 0
