@@ -39,6 +39,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   approve: async () => (await import('./approve.ts')).approve,
   reject: async () => (await import('./approve.ts')).reject,
   migrate: async () => (await import('./migrate.ts')).migrate,
+  backup: async () => (await import('./backup.ts')).backup,
+  restore: async () => (await import('./backup.ts')).restore,
   completion: async () => (await import('./completion.ts')).completion,
   reload: async () => (await import('./approve.ts')).reload,
 }
