@@ -221,7 +221,7 @@ function keyFrom(x: string): VerifyKey {
 }
 
 /** The newest head in a copy of the anchor file, or the head of a proof. */
-function headFrom(file: string): unknown {
+export function headFrom(file: string): unknown {
   type Held = { readonly head?: { readonly count?: number } } | null
   const lines = textFrom(file).trim().split('\n')
   const heads = lines.map((line) => (jsonIn(line, file) as Held)?.head)

@@ -33,6 +33,8 @@ usage: ringfence <command> [options]
   login    store the address and the key of a server
   key      create, list and revoke API keys
   migrate  move the records from SQLite to PostgreSQL
+  backup   write the records, the audit log and the keys to one file
+  restore  verify a backup and make it the state directory
   approve  approve a command that waits for an answer
   reject   reject a command that waits for an answer
   reload   reload a server's configuration
@@ -48,6 +50,7 @@ examples:
 
 exit codes: the command's own; 124 a limit stopped the command; 125 ringfence failed;
 126 denied by the policy, or not approved; 2 wrong usage or invalid input
+\`ringfence help errors\` explains every error code
 `
 
 const RUN = `usage: ringfence run [options] [--] program [arguments…]
@@ -310,6 +313,34 @@ examples:
   ringfence serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
 `
 
+const BACKUP = `usage: ringfence backup FILE [--database-url postgres://…] [--json]
+
+Writes the records (SQLite or PostgreSQL), the audit log and the keys of the state directory to a new file that only you
+can read. The server may run. The copy is verified before the file appears. Keep the file as secret as the state
+directory: it contains the signing key of the audit log and the secret of sandbox tokens.
+
+Not in the file: the files of volumes, snapshots, templates, images and paused sandboxes; the command lists them.
+
+examples:
+  ringfence backup /var/backups/ringfence.tar.gz
+  ringfence backup /var/backups/ringfence.tar.gz --json
+`
+
+const RESTORE = `usage: ringfence restore FILE [--force] [--against HEAD] [--database-url postgres://…] [--json]
+
+Unpacks a backup beside the state directory, compares every file with the backup's list, verifies the whole audit log
+against its signed head, and only then replaces the state directory. Stop the server first. If anything fails, nothing
+has changed.
+
+  --force              replace a state directory that is not empty; the old one is kept beside it
+  --against FILE       a copy of anchor/head.jsonl stored elsewhere; detects a backup that is older than it
+  --database-url URL   an empty PostgreSQL database for the records (default: as configured; none: SQLite)
+
+examples:
+  ringfence restore /var/backups/ringfence.tar.gz
+  RINGFENCE_HOME=/srv/ringfence ringfence restore /var/backups/ringfence.tar.gz --force
+`
+
 const MIGRATE = `usage: ringfence migrate --database-url postgres://user@host/name [--json]
 
 Moves the records and the audit log of the state directory from SQLite to an empty PostgreSQL database. Stop the server
@@ -537,6 +568,8 @@ const HELP: Readonly<Record<string, string>> = {
   approve: APPROVE,
   reject: APPROVE,
   migrate: MIGRATE,
+  backup: BACKUP,
+  restore: RESTORE,
   reload: RELOAD,
   completion: COMPLETION,
 }

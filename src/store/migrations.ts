@@ -174,6 +174,17 @@ export async function migrate(store: Store, migrations = MIGRATIONS, afterStep =
     await apply(store, version, migrations[version - 1] as Migration, afterStep)
 }
 
+/** Throws unless a store that is only read has exactly this version's schema. */
+export async function assertCurrent(
+  read: (sql: string) => Promise<readonly { readonly version?: unknown }[]>,
+): Promise<void> {
+  const [row] = await read('SELECT MAX(version) AS version FROM migrations')
+  if (Number(row?.version ?? 0) === MIGRATIONS.length) return
+  throw new SandboxError('wrong-state', `the store has the schema ${row?.version} of another version`, {
+    hint: 'use the version of ringfence that wrote it, or start this version’s server once to upgrade it',
+  })
+}
+
 /** Whether a store with data needs an upgrade; that may take as long as the data is large. */
 export async function needsUpgrade(store: Store): Promise<boolean> {
   const have = await schemaVersion(store)
