@@ -179,6 +179,31 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   'server.pool.network': 'Their network mode.',
   'server.pool.cpus': 'Their CPU limit.',
   'server.pool.memory_mb': 'Their memory limit, in MiB.',
+  cluster: 'Several servers on one PostgreSQL database ([cluster](cluster.md)).',
+  'cluster.name': 'The name of this node. Absent: the name of the machine.',
+  'cluster.role': [
+    '`api` answers requests and runs no sandboxes; `node` runs sandboxes for the others.',
+    'all',
+  ],
+  'cluster.listen': 'Where this node listens for the others: `host:port`.',
+  'cluster.url': 'Where the others reach it, if that is another address: `https://host:port`.',
+  'cluster.key_file':
+    'The file with the key of the cluster. Absent: `cluster.key` in the state directory, which `cluster join` writes.',
+  'cluster.lease_secs': ['How long a node that stopped keeps its sandboxes before it counts as lost.', 10],
+  'cluster.labels': 'Labels of this node, which `placement` in a create can ask for.',
+  'cluster.cpus': 'The CPUs of this node. Absent: those of the machine.',
+  'cluster.memory_mb': 'The memory of this node, in MiB. Absent: that of the machine.',
+  'cluster.disk_mb': 'The disk space of this node, in MiB. Absent: that of the machine.',
+  'cluster.overcommit': 'How many times the resources of the node its sandboxes may reserve together.',
+  'cluster.overcommit.cpu': ['The factor for CPUs.', 8],
+  'cluster.overcommit.memory': ['The factor for memory.', 1],
+  'cluster.overcommit.disk': ['The factor for disk space.', 10],
+  'cluster.reserve': 'What a sandbox without a limit reserves.',
+  'cluster.reserve.cpus': ['CPUs.', 0.1],
+  'cluster.reserve.memory_mb': ['Memory, in MiB.', 64],
+  'cluster.reserve.disk_mb': ['Disk space, in MiB.', 64],
+  'cluster.max_waiting': ['How many creates may wait for room on a node.', 256],
+  'cluster.wait_secs': ['How long a create waits for room.', 10],
 }
 
 /** The JSON Schema of `ringfence.toml` with a description and, where there is one, a default for every setting. */
