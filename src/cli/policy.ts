@@ -1,11 +1,11 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { loadConfig } from '../host/config-file.ts'
-import { configShape } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
+import { configSchema } from '../model/reference/config.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import type { ExampleResult } from '../policy/policy.ts'
 import { parseOptions, usage } from './options.ts'
-import { out } from './terminal/output.ts'
+import { err, out } from './terminal/output.ts'
 
 /** `ringfence policy init|validate|test|explain|schema|learn`. */
 export async function policy(args: readonly string[]): Promise<number> {
@@ -23,7 +23,7 @@ export async function policy(args: readonly string[]): Promise<number> {
       return explain(file ?? values.policy, values)
     case 'schema':
       out(
-        `${JSON.stringify({ $schema: 'https://json-schema.org/draft/2020-12/schema', title: 'ringfence.toml', ...configShape.schema }, null, 2)}\n`,
+        `${JSON.stringify({ $schema: 'https://json-schema.org/draft/2020-12/schema', title: 'ringfence.toml', ...configSchema() }, null, 2)}\n`,
       )
       return 0
     default:
@@ -44,6 +44,9 @@ function init(file: string, force: boolean): number {
   }
   writeFileSync(file, TEMPLATE, { mode: 0o600 })
   out(`wrote ${file}\n`)
+  err(
+    'name it with --config or RINGFENCE_CONFIG, or move it to ~/.config/ringfence/ringfence.toml to have it read\n',
+  )
   return 0
 }
 
