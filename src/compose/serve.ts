@@ -1,4 +1,3 @@
-import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { mcpMount } from '../agents.ts'
 import { openStoreTrail } from '../audit/open-store-trail.ts'
@@ -10,7 +9,7 @@ import type { Event, Pace } from '../model/event.ts'
 import { consoleMount } from '../server/console-files.ts'
 import { e2bMount, e2bUpgrades } from '../server/e2b/mount.ts'
 import type { E2bParts } from '../server/e2b/sandbox-request.ts'
-import { type ListenOptions, listen } from '../server/listen.ts'
+import { type ListenOptions, listen, readTls, type Tls } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
@@ -19,6 +18,7 @@ import { beginInstance } from '../supervisor/instance.ts'
 import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Pruned } from '../supervisor/telemetry/retention.ts'
+import { countRecords, timedStore } from '../supervisor/telemetry/server-metrics.ts'
 import {
   agentPath,
   compose,
@@ -35,6 +35,7 @@ import {
   type Grown,
   imagesOf,
   type Live,
+  loopMetrics,
   partsOf,
   pruneImages,
   retentionOf,
@@ -108,10 +109,13 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   closing.push(() => ringfence.close())
   const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
   const answerMs = (ringfence.config.server?.database_timeout_secs ?? 10) * 1000
-  const store = await openStore({ stateDir, databaseUrl: database, answerMs })
+  const metrics = loopMetrics()
+  const store = timedStore(await openStore({ stateDir, databaseUrl: database, answerMs }), metrics)
   closing.push(() => store.close())
   const trail = await openStoreTrail({ home: stateDir, store })
   opened = trail
+  countRecords(metrics, trail)
+  options.journal?.follow(trail)
   closing.push(() => trail.close())
   const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
@@ -122,6 +126,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   const gateway = gatewayOf(ringfence, options.version ?? '0.1.0')
   closing.push(() => gateway.close())
   return {
+    metrics,
     ringfence,
     store,
     trail,
@@ -155,6 +160,10 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => codex.close())
   const listening = await listen(parts, listenOptions(options, grown, e2b, codex))
   closing.push(() => listening.close())
+  live.prepareTls = () => {
+    const tls = tlsOf(options, grown)
+    return () => tls && listening.useTls(tls)
+  }
   retention.start()
   watch.start()
   closing.push(everyHour(() => pruneImages(grown, parts)))
@@ -227,6 +236,14 @@ async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
   await new Promise((resolve) => setTimeout(resolve, 50))
 }
 
+/** The certificate, read now. */
+function tlsOf(options: ServeOptions, { ringfence }: Pick<Grown, 'ringfence'>): Tls | undefined {
+  const { server = {} } = ringfence.config
+  const cert = options.tlsCert ?? server.tls_cert
+  const key = options.tlsKey ?? server.tls_key
+  return cert && key ? readTls(cert, key) : undefined
+}
+
 function listenOptions(
   options: ServeOptions,
   { ringfence, gateway }: Grown,
@@ -234,12 +251,10 @@ function listenOptions(
   codex: ExecServerMount,
 ): ListenOptions {
   const { server = {} } = ringfence.config
-  const cert = options.tlsCert ?? server.tls_cert
-  const key = options.tlsKey ?? server.tls_key
   return {
     host: options.host ?? server.host ?? '127.0.0.1',
     port: options.port ?? server.port ?? 4200,
-    tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
+    tls: tlsOf(options, { ringfence }),
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
     mounts: [

@@ -82,7 +82,7 @@ const MODULES: readonly Module[] = [
     name: 'server',
     holds: 'the HTTP API: `/v1` routes, streams, authentication, limits, OpenAPI; E2B’s API in `e2b/`',
     imports: ['model', 'audit', 'supervisor'],
-    packages: ['hono', '@hono/node-server', 'ws'],
+    packages: ['hono', 'hono/route', '@hono/node-server', 'ws'],
   },
   { name: 'client', holds: '`ringfence/client`: the typed SDK on `fetch` alone', imports: ['model'] },
   {
