@@ -18,6 +18,7 @@ installClients('test/adapters/clients')
 if (full) {
   installClients('test/e2b/more')
   installClients('test/adapters/full')
+  installClients('test/skills/toolchains')
 }
 let passed = 0
 let failed = 0
@@ -111,6 +112,13 @@ function sabotage() {
     step('sabotage of machines', [...conformance, '--backend', 'microvm'])
 }
 
+/** Built modules of the WASI testsuite, or of any other suite; they are not part of the repository. */
+function wasiModules() {
+  const modules = process.env.RINGFENCE_WASI_MODULES
+  if (modules) step('WASI modules', [join(root, 'scripts', 'test-wasi.mjs'), '--modules', modules])
+  else process.stdout.write('\nskipped: WASI modules (RINGFENCE_WASI_MODULES names no directory)\n')
+}
+
 if (process.argv.includes('--mutation')) sabotage()
 else {
   step('types', [bin('typescript', 'bin/tsc'), '--noEmit'])
@@ -119,7 +127,10 @@ else {
   step('C code', [join(root, 'scripts', 'check-c.mjs')])
   step('unused exports', [bin('knip', 'bin/knip.js'), '--no-progress'])
   tests()
-  if (full) sabotage()
+  if (full) {
+    wasiModules()
+    sabotage()
+  }
 }
 
 process.stdout.write('\n')

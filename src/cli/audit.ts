@@ -6,7 +6,8 @@ import { unwritable } from '../audit/files.ts'
 import { checkProof } from '../audit/proof.ts'
 import type { TrailFilter } from '../audit/read.ts'
 import { type TrailSource, trailSource } from '../audit/source.ts'
-import { compose, databaseUrl } from '../compose/compose.ts'
+import { ClusterKey, chainKeysOf } from '../cluster/identity.ts'
+import { clusterKeyFile, compose, databaseUrl } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson, visibleLines } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
@@ -93,7 +94,12 @@ export const audit = (args: readonly string[]): Promise<number> => {
     const server = namedServer()
     if (server) return remoteTrail(server)
     const { config, env } = await compose()
-    return trailSource(io.home, () => openStore({ stateDir: io.home, databaseUrl: databaseUrl(config, env) }))
+    const key = ClusterKey.load(clusterKeyFile(config, io.home))
+    return trailSource(
+      io.home,
+      () => openStore({ stateDir: io.home, databaseUrl: databaseUrl(config, env) }),
+      key && ((store) => chainKeysOf(store, key)),
+    )
   })
 }
 

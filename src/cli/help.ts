@@ -25,6 +25,8 @@ usage: ringfence <command> [options]
   serve    start the server: HTTP API, API keys, approvals, events, console
   sandbox  create, use and destroy sandboxes on a server
   volume   create, list, copy and remove volumes: named directories that outlive sandboxes
+  cluster  make several servers on one PostgreSQL a cluster: init, token, join
+  node     list, cordon, drain and remove the nodes of a cluster
   snapshot list and remove snapshots of sandboxes
   template build, list and remove templates
   webhook  send records of the audit log to a URL
@@ -298,11 +300,12 @@ examples:
 `
 
 const SERVE = `usage: ringfence serve [--host 127.0.0.1] [--port 4200] [--database-url URL] [--tls-cert F --tls-key F]
+                       [--role all|api|node]
 
 Serves the API under /v1 (described at /openapi.json) until SIGTERM, then waits for running commands to finish. SIGHUP
 reloads the configuration. Records and the audit log are stored in SQLite under the state directory, or in PostgreSQL.
 An address other than loopback needs TLS, or --insecure-bind behind your own TLS proxy. --print-key creates and prints
-an admin key. The printed console URL signs you in once, within ten minutes (docs/console.md).
+an admin key. --role: what this server does in a cluster (docs/cluster.md). The printed console URL signs you in once, within ten minutes (docs/console.md).
 
   --log-format FORMAT  text (default): messages; json: one JSON line on standard error for each request, record of
                        the audit log and message, without paths, commands and secrets (docs/operations.md)
@@ -396,6 +399,32 @@ examples:
   ringfence volume create models --size 20480
   ringfence sandbox create --volume models:/models:ro
   ringfence volume cp models models-2024 --read-only
+`
+
+const CLUSTER = `usage: ringfence cluster init [--database-url URL]
+       ringfence cluster token [--minutes 60]
+       ringfence cluster join TOKEN [--database-url URL]
+
+Several servers on one PostgreSQL are a cluster: any of them answers requests for sandboxes of all. \`init\` creates the
+cluster's key and certificate authority, once. \`token\` prints a token that lets one more machine join, once. A server is
+a node when its configuration has [cluster] and its state directory the key (docs/cluster.md).
+
+examples:
+  ringfence cluster init --database-url postgres://ringfence@db/ringfence
+  ringfence cluster token
+  ringfence cluster join rfj_0123 --database-url postgres://ringfence@db/ringfence
+`
+
+const NODE = `usage: ringfence node ls
+       ringfence node cordon|drain|uncordon NAME…
+       ringfence node rm NAME…
+
+Shows and changes the nodes of the cluster of the server at RINGFENCE_URL. A node that is cordoned or drained takes no new
+sandboxes; those that it has go on until they end. \`rm\` forgets a node that does not run any more.
+
+examples:
+  ringfence node ls
+  ringfence node drain n2
 `
 
 const SNAPSHOT = `usage: ringfence snapshot ls
@@ -531,6 +560,8 @@ const HELP: Readonly<Record<string, string>> = {
   serve: SERVE,
   sandbox: SANDBOX,
   volume: VOLUME,
+  cluster: CLUSTER,
+  node: NODE,
   snapshot: SNAPSHOT,
   template: TEMPLATE,
   webhook: WEBHOOK,

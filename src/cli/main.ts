@@ -30,6 +30,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   serve: async () => (await import('./serve.ts')).serve,
   sandbox: async () => (await import('./sandbox.ts')).sandbox,
   volume: async () => (await import('./volume.ts')).volume,
+  cluster: async () => (await import('./cluster.ts')).cluster,
+  node: async () => (await import('./node.ts')).node,
   snapshot: async () => (await import('./snapshot.ts')).snapshot,
   template: async () => (await import('./template.ts')).template,
   webhook: async () => (await import('./webhook.ts')).webhook,

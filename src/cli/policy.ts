@@ -5,7 +5,7 @@ import { configSchema } from '../model/reference/config.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import type { ExampleResult } from '../policy/policy.ts'
 import { parseOptions, usage } from './options.ts'
-import { out } from './terminal/output.ts'
+import { err, out } from './terminal/output.ts'
 
 /** `ringfence policy init|validate|test|explain|schema|learn`. */
 export async function policy(args: readonly string[]): Promise<number> {
@@ -44,6 +44,9 @@ function init(file: string, force: boolean): number {
   }
   writeFileSync(file, TEMPLATE, { mode: 0o600 })
   out(`wrote ${file}\n`)
+  err(
+    'name it with --config or RINGFENCE_CONFIG, or move it to ~/.config/ringfence/ringfence.toml to have it read\n',
+  )
   return 0
 }
 

@@ -1,4 +1,5 @@
 import { type RunningServer, startServer } from '../compose/serve.ts'
+import { CLUSTER_ROLES } from '../model/config.ts'
 import { VERSION } from '../model/version.ts'
 import { visibleJson } from '../model/visible.ts'
 import { type Journal, jsonJournal } from '../supervisor/telemetry/journal.ts'
@@ -13,6 +14,7 @@ const OPTIONS = {
   'tls-key': { type: 'string' },
   'insecure-bind': { type: 'boolean' },
   'log-format': { type: 'string' },
+  role: { type: 'string' },
   /** For `npm start` and tests: creates a key and prints it. */
   'print-key': { type: 'boolean' },
 } as const
@@ -41,6 +43,8 @@ export async function serve(args: readonly string[]): Promise<number> {
     version: VERSION,
     log: say,
     journal,
+    role: roleOf(values.role),
+    onFenced: () => process.exit(FENCED),
   })
   const onReload = (): void => void reload(server, say)
   process.on('SIGHUP', onReload)
@@ -58,6 +62,15 @@ function journalOf(format = 'text'): Journal | undefined {
   if (format === 'text') return undefined
   if (format !== 'json') throw usage('serve', `--log-format: unknown \`${format}\`, expected text or json`)
   return jsonJournal(err)
+}
+
+/** Another node has taken over and nothing runs here any more: whoever started this process starts it again. */
+const FENCED = 75
+
+function roleOf(given: string | undefined) {
+  const role = CLUSTER_ROLES.find((one) => one === given)
+  if (given === undefined || role) return role
+  throw usage('serve', `--role: \`${given}\` is not one of ${CLUSTER_ROLES.join(', ')}`)
 }
 
 async function announce(server: RunningServer, json: boolean, printKey: boolean): Promise<void> {

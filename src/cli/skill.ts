@@ -1,4 +1,4 @@
-import { compose, skillRunner } from '../compose/compose.ts'
+import { compose, type Ringfence, skillRunner } from '../compose/compose.ts'
 import type { Json } from '../model/event.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { resultJson, type SkillResult } from '../skills/contract.ts'
@@ -7,7 +7,7 @@ import type { SkillRunner } from '../skills/runner.ts'
 import type { Finding } from '../skills/scan.ts'
 import { parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
-import { exitCodeOf } from './wasm.ts'
+import { exitCodeOf, noteUnreadConfig } from './wasm.ts'
 
 const OPTIONS = {
   input: { type: 'string' },
@@ -18,6 +18,7 @@ const OPTIONS = {
 
 type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
 type Call = {
+  readonly ringfence: Ringfence
   readonly skills: SkillRunner
   readonly values: Values
   readonly target: string | undefined
@@ -44,7 +45,7 @@ export async function skill(args: readonly string[]): Promise<number> {
   const skills = await skillRunner(ringfence)
   try {
     const agentId = values['agent-id'] ?? ringfence.env.RINGFENCE_AGENT_ID
-    return await action({ skills, values, target, agentId })
+    return await action({ ringfence, skills, values, target, agentId })
   } finally {
     await skills.close()
     await ringfence.close()
@@ -75,6 +76,8 @@ function showInspection(found: Inspection & { readonly changed: boolean }): void
   const kinds = Object.entries(asks)
   say(kinds.length === 0 ? 'requests no capabilities' : 'requests')
   for (const [kind, wanted] of kinds) say(`  ${kind}: ${wanted.join(', ')}`)
+  const fromHost = (asks.env ?? []).filter((variable) => !env.includes(variable))
+  if (fromHost.length > 0) say(`  (set only with --grant 'EnvRead(${fromHost[0]})')`)
   if (env.length > 0) say(`sets ${env.join(', ')}`)
   if (imports.length > 0) say(`imports ${imports.join(', ')}`)
   if (undeclared.length > 0) say(`reads without declaring: ${undeclared.join(', ')}`)
@@ -86,7 +89,7 @@ function showInspection(found: Inspection & { readonly changed: boolean }): void
   for (const finding of findings) say(line(finding))
 }
 
-async function run({ skills, values, target = '', agentId }: Call): Promise<number> {
+async function run({ ringfence, skills, values, target = '', agentId }: Call): Promise<number> {
   const result = await skills.run(target, {
     input: inputOf(values),
     agentId,
@@ -95,6 +98,7 @@ async function run({ skills, values, target = '', agentId }: Call): Promise<numb
   })
   if (values.json) print(resultJson(result))
   else showResult(result, values)
+  if ('error' in result && !values.quiet) noteUnreadConfig(result.error.code, ringfence)
   return 'ok' in result ? 0 : exitCodeOf(result.error.code)
 }
 

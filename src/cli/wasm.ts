@@ -1,5 +1,5 @@
-import { readFileSync, writeFileSync } from 'node:fs'
-import { resolve } from 'node:path'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { join, resolve } from 'node:path'
 import { compose, newId, type Ringfence } from '../compose/compose.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -113,6 +113,7 @@ async function run(
     })
     await Promise.all(eventsOf(result, identity).map((event) => trail.append(event)))
     show(result, values)
+    if ('error' in result && !values.quiet) noteUnreadConfig(result.error.code, ringfence)
     return 'ok' in result ? 0 : exitCodeOf(result.error.code)
   } finally {
     sandbox.close()
@@ -159,6 +160,14 @@ function show(result: WasmResult, values: Values): void {
   if (!values.quiet) for (const { level, text } of log) err(`${level}: ${visible(text)}\n`)
   if ('ok' in result) print(result.ok)
   else err(`ringfence: ${result.error.code}: ${visible(result.error.message)}\n`)
+}
+
+/** After a limit ended a run: says so if a ringfence.toml in the working directory was not read. */
+export function noteUnreadConfig(code: RunErrorCode, { cwd, policyFile }: Ringfence): void {
+  const here = join(cwd, 'ringfence.toml')
+  if ((code !== 'resource-exhausted' && code !== 'timeout') || policyFile === here || !existsSync(here))
+    return
+  err('ringfence: the ringfence.toml in this directory is not read; use `--config ringfence.toml`\n')
 }
 
 /** Failures of the module exit with 1; failures of ringfence use the common exit codes. */

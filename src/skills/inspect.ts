@@ -1,4 +1,4 @@
-import type { Capability } from '../policy/grants/capability.ts'
+import { type Capability, grantsName } from '../policy/grants/capability.ts'
 import { type Ask, asksOf } from './manifest.ts'
 import type { SkillPackage } from './package.ts'
 import { type Finding, importsOf, injectionPhrases, tellingImports, variablesRead } from './scan.ts'
@@ -29,6 +29,7 @@ export function inspectSkill(skill: SkillPackage): Inspection {
   const { manifest, dir, hash, files } = skill
   const asks = asksOf(manifest)
   const imports = importsOf(skill)
+  const declared = asks.map(({ capability }) => capability)
   const byKind: Record<string, string[]> = {}
   for (const { kind, value } of asks) byKind[kind] = [...(byKind[kind] ?? []), value]
   return {
@@ -44,7 +45,7 @@ export function inspectSkill(skill: SkillPackage): Inspection {
     env: Object.keys(manifest.env ?? {}),
     redFlags: asks.flatMap((ask) => flagOf(ask) ?? []),
     imports,
-    undeclared: undeclaredVariables(skill),
+    undeclared: undeclaredVariables(skill).filter((name) => !grantsName(declared, 'EnvRead', name)),
     findings: [...injectionPhrases(skill), ...tellingImports(imports), ...manyTools(asks)],
   }
 }
@@ -93,7 +94,7 @@ const manyTools = (asks: readonly Ask[]): readonly Finding[] =>
 /** Set for every script, so no manifest has to declare them. */
 const ALWAYS = ['PATH', 'HOME', 'LANG']
 
-/** Environment variables that the code reads without declaring them; they are not set when it runs. */
+/** Environment variables that the code reads and `[env]` does not set; without a grant they are not set when it runs. */
 export function undeclaredVariables(skill: SkillPackage): readonly string[] {
   const { env = {} } = skill.manifest
   return variablesRead(skill).filter((name) => !ALWAYS.includes(name) && !Object.hasOwn(env, name))

@@ -161,9 +161,26 @@ function resultOf(done: ExecResult, output: BoundedOutput): ScriptResult {
     .filter((line) => line !== '')
     .map((line) => ({ level: 'error', text: oneLine(line) }))
   const around = { durationMs: done.durationMs, violations, log, truncated }
-  const error = errorOf(done, violations, log.at(-1)?.text)
+  const error = errorOf(done, violations, causeOf(log.map(({ text }) => text)))
   // Truncated output stays text: part of a JSON value could parse as a different value.
   return error ? { error, ...around } : { ok: truncated ? stdout : looseJson(stdout), ...around }
+}
+
+/** Lines that Node prints after an uncaught error. */
+const NODE_TAIL = /^(Node\.js v\d|\(Use `node --trace-)/
+const STACK = /^ {4}at /
+const THROWN = /^(Uncaught )?[\w$.]*(Error|Exception)\b/
+
+/**
+ * The line of stderr that says why a script failed: Python's last line, and for Node the line above the stack, because its
+ * last line is only its version.
+ */
+export function causeOf(lines: readonly string[]): string | undefined {
+  const said = lines.filter((line) => !NODE_TAIL.test(line))
+  if (said.length === lines.length) return said.at(-1)
+  const stack = said.findLastIndex((line, index) => STACK.test(line) && !STACK.test(said[index - 1] ?? ''))
+  const thrown = said.slice(0, Math.max(0, stack)).findLast((line) => THROWN.test(line))
+  return thrown ?? said.at(stack === -1 ? -1 : stack - 1)
 }
 
 function errorOf(

@@ -38,13 +38,25 @@ const exhausted = (resource: 'fuel' | 'stack' | 'memory'): Outcome => ({
   error: { code: 'resource-exhausted', message: `the run used up its ${resource}`, resource },
 })
 
+/** A budget of 0 is no budget, and not “unlimited”. */
+const noFuel: Outcome = {
+  error: {
+    code: 'resource-exhausted',
+    message: 'WebAssembly is disabled: the fuel limit is 0 (`wasm_fuel_limit` in ringfence.toml, or --fuel)',
+    resource: 'fuel',
+  },
+}
+
 /** The result of a run that ended, or of a module that could not be run. */
 export function resultOf(end: RunEnd | SandboxError, around: RunConditions): Result {
   if (end instanceof Error) return { ...refused(end), ...around, fuel: 0, log: [] }
   switch (end.kind) {
     case 'report': {
       const { report } = end
-      const outcome = outcomeOf(report.end, around.violations)
+      const outcome =
+        around.fuel === 0 && report.end.kind === 'exhausted'
+          ? noFuel
+          : outcomeOf(report.end, around.violations)
       return withLimit(outcome, { ...around, fuel: report.fuel }, report.log)
     }
     case 'timeout':

@@ -320,6 +320,43 @@ describe('host calls', () => {
   })
 })
 
+describe('modules of AssemblyScript', () => {
+  const ABORT = { module: 'env', name: 'abort', params: [I32, I32, I32, I32] }
+  const SEED = { module: 'env', name: 'seed', results: [0x7c] }
+  it('say why they aborted, and have a seed', async () => {
+    const bytes = buildModule({
+      imports: [ABORT, SEED],
+      memory: { min: 1 },
+      data: { at: 12, text: '\x0c\0\0\0b\0r\0o\0k\0e\0n\0' },
+      functions: [
+        {
+          export: 'run',
+          body: [op.i32(16), op.i32(0), op.i32(3), op.i32(7), op.call(0), op.call(1), op.drop],
+        },
+      ],
+    })
+    expect(await sandbox().run(bytes)).toMatchObject({ error: { code: 'trap', message: 'abort: broken' } })
+    const seed = buildModule({
+      imports: [SEED],
+      functions: [{ export: 'run', results: [0x7c], body: [op.call(0)] }],
+    })
+    expect(await sandbox().run(seed)).toMatchObject({ ok: 0x9e37_79b9 })
+  })
+  it('cannot make the host read outside the memory', async () => {
+    for (const at of [8, 65_534, -1, 65_536]) {
+      const bytes = buildModule({
+        imports: [ABORT],
+        memory: { min: 1 },
+        data: { at: 4, text: '\x7f\x7f\x7f\x7f' },
+        functions: [{ export: 'run', body: [op.i32(at), op.i32(at), op.i32(0), op.i32(0), op.call(0)] }],
+      })
+      expect(await sandbox().run(bytes)).toMatchObject({
+        error: { message: expect.stringMatching(/abort|outside/) },
+      })
+    }
+  })
+})
+
 describe('programs for WASI', () => {
   const WASI = 'wasi_snapshot_preview1'
   /** Reads 100 bytes of stdin to 64 and writes as many of them to stdout. */
@@ -350,7 +387,7 @@ describe('programs for WASI', () => {
       error: { code: 'guest-error', message: 'the program exited with code 3' },
     })
     expect(await sandbox().run(program([op.i32(3), op.i32(0), op.call(3), op.call(2)]))).toMatchObject({
-      error: { message: 'the program exited with code 52' },
+      error: { message: 'the program exited with code 8' },
     })
   })
 })

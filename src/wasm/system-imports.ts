@@ -1,4 +1,4 @@
-/** Signatures of the system interfaces' functions: `i` is i32, `I` is i64; the result follows `>`. */
+/** Signatures of the system interfaces' functions: `i` is i32, `I` is i64, `F` is f64; the result follows `>`. */
 
 const WASI_TYPES: Readonly<Record<string, string>> = {
   args_get: 'ii>i',
@@ -80,6 +80,14 @@ const EXTISM_TYPES: Readonly<Record<string, string>> = {
   log_error: 'I>',
 }
 
+/** Functions that AssemblyScript's compiler imports by default. */
+const ASSEMBLYSCRIPT_TYPES: Readonly<Record<string, string>> = {
+  abort: 'iiii>',
+  trace: 'iiFFFFF>',
+  'console.log': 'i>',
+  seed: '>F',
+}
+
 /** The module that WASI programs import. */
 const WASI = 'wasi_snapshot_preview1'
 /** The module that Extism plug-ins import. */
@@ -88,9 +96,10 @@ export const EXTISM = 'extism:host/env'
 const TYPES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   [WASI]: WASI_TYPES,
   [EXTISM]: EXTISM_TYPES,
+  env: ASSEMBLYSCRIPT_TYPES,
 }
 
-const LETTER: Readonly<Record<number, string>> = { 127: 'i', 126: 'I' }
+const LETTER: Readonly<Record<number, string>> = { 127: 'i', 126: 'I', 124: 'F' }
 const lettersOf = (types: readonly number[]): string => types.map((type) => LETTER[type] ?? '?').join('')
 
 /** Whether a system interface has this function with this type; `undefined` if the module is not a system interface. */

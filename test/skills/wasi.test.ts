@@ -209,6 +209,81 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
     expect(result).toMatchObject({ error: { code: 'resource-exhausted', resource: 'fuel' } })
   })
 
+  it('make links, move directories, and remove while they list', async () => {
+    const bytes = compileC(`
+      #include <assert.h>
+      #include <dirent.h>
+      #include <errno.h>
+      #include <fcntl.h>
+      #include <stdio.h>
+      #include <string.h>
+      #include <sys/stat.h>
+      #include <unistd.h>
+      int main(void) {
+        char name[64], text[64] = {0};
+        struct stat own, other;
+        assert(mkdir("tree", 0777) == 0 && mkdir("tree/deep", 0777) == 0);
+        for (int i = 0; i < 300; i++) {
+          snprintf(name, sizeof name, "tree/deep/file-%03d", i);
+          close(open(name, O_CREAT | O_WRONLY, 0666));
+        }
+        assert(symlink("deep/file-000", "tree/soft") == 0 && link("tree/soft", "tree/again") == 0);
+        assert(readlink("tree/again", text, sizeof text) == 13 && strcmp(text, "deep/file-000") == 0);
+        assert(stat("tree/soft", &own) == 0 && stat("tree/deep/file-000", &other) == 0 && own.st_ino == other.st_ino);
+        assert(lstat("tree/soft", &own) == 0 && S_ISLNK(own.st_mode));
+        assert(symlink("../../secret", "tree/out") == -1 && errno == 76 && symlink("/etc", "tree/out") == -1);
+        assert(rename("tree/deep", "tree/moved") == 0 && rmdir("tree/moved") == -1 && errno == ENOTEMPTY);
+        DIR *dir = opendir("tree/moved");
+        int removed = 0;
+        for (struct dirent *e; (e = readdir(dir));) {
+          if (e->d_name[0] == '.') continue;
+          assert(unlinkat(dirfd(dir), e->d_name, 0) == 0);
+          removed++;
+        }
+        closedir(dir);
+        assert(rmdir("tree/moved") == 0);
+        assert(unlink("tree/soft") == 0 && unlink("tree/again") == 0 && rmdir("tree") == 0);
+        printf("%d", removed);
+      }`)
+    const result = await box.run(bytes, null, { workspace, grants: ALL })
+    expect(result).toMatchObject({ ok: 300 })
+    expect(result.violations.map(({ violationType }) => violationType)).toEqual([
+      'PathTraversal',
+      'PathTraversal',
+    ])
+  })
+
+  it('give up rights, move their streams, append and set times', async () => {
+    const bytes = compileC(`
+      #include <assert.h>
+      #include <errno.h>
+      #include <fcntl.h>
+      #include <stdio.h>
+      #include <string.h>
+      #include <sys/stat.h>
+      #include <unistd.h>
+      #include <wasi/api.h>
+      int main(void) {
+        int fd = open("rights.txt", O_CREAT | O_RDWR | O_APPEND, 0666);
+        assert(write(fd, "ab", 2) == 2 && lseek(fd, 0, SEEK_SET) == 0 && write(fd, "cd", 2) == 2);
+        assert(lseek(fd, 0, SEEK_CUR) == 4 && posix_fallocate(fd, 0, 10) == 0);
+        struct timespec times[2] = {{1, 5}, {1700000000, 123456789}};
+        struct stat own;
+        assert(futimens(fd, times) == 0 && fstat(fd, &own) == 0 && own.st_size == 10);
+        assert(own.st_mtim.tv_sec == 1700000000 && own.st_mtim.tv_nsec == 123456789 && own.st_atim.tv_nsec == 5);
+        __wasi_fdstat_t now;
+        assert(__wasi_fd_fdstat_get(fd, &now) == 0 && now.fs_flags == 1);
+        assert(__wasi_fd_fdstat_set_rights(fd, now.fs_rights_base & ~__WASI_RIGHTS_FD_WRITE, 0) == 0);
+        assert(write(fd, "x", 1) == -1 && errno == EBADF);
+        assert(__wasi_fd_fdstat_set_rights(fd, now.fs_rights_base, 0) == 76);
+        assert(__wasi_fd_renumber(1, fd) == 0 && write(1, "lost", 4) == -1 && errno == EBADF);
+        assert(write(fd, "[1]", 3) == 3 && unlink("rights.txt") == 0);
+        return 0;
+      }`)
+    const result = await box.run(bytes, null, { workspace, grants: ALL })
+    expect(result).toMatchObject({ ok: [1], log: [], violations: [] })
+  })
+
   it('may be libraries too: `run` is called after `_initialize`', async () => {
     const bytes = compileReactor('#include <stdlib.h>\nint run(int n) { return abs(n) * 2; }', ['run'])
     expect(await box.run(bytes, -21)).toMatchObject({ ok: 42 })

@@ -9,7 +9,6 @@
 #include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
-#include <sys/un.h>
 
 /*
  * Two tasks. Connections to a network that the sandbox does not have are reported; this confines nothing, because the
@@ -87,19 +86,16 @@ static int connect_socket(const struct supervised_call *call, int socket, const 
 }
 
 /* Connects to exactly the socket that was checked, whatever its name means by now. */
-static int connect_path(const struct supervised_call *call, int socket, const struct sockaddr_un *address,
-                        socklen_t length) {
-  char path[sizeof address->sun_path + 1] = "";
+static int connect_path(const struct supervised_call *call, const struct socket_call *to) {
   struct resolved_path resolved;
-  memcpy(path, address->sun_path, length - offsetof(struct sockaddr_un, sun_path));
-  int result = resolve(&resolved, call->caller, AT_FDCWD, path, FOLLOW_SYMLINK);
+  int result = resolve(&resolved, call->caller, AT_FDCWD, to->path, FOLLOW_SYMLINK);
   if (result) return result;
   if (resolved.fd < 0) result = -ENOENT;
   else if (!S_ISSOCK(resolved.stat.st_mode)) result = -ECONNREFUSED;
   else if (!(result = check_socket(&resolved))) {
     struct sockaddr_un checked = {.sun_family = AF_UNIX};
     snprintf(checked.sun_path, sizeof checked.sun_path, "/proc/self/fd/%d", resolved.fd);
-    result = connect_socket(call, socket, &checked, sizeof checked);
+    result = connect_socket(call, to->socket, &checked, sizeof checked);
   }
   release_path(&resolved);
   return result;
@@ -110,16 +106,11 @@ static int connect_path(const struct supervised_call *call, int socket, const st
  * replace the address, or the socket behind the descriptor.
  */
 int emulate_connect(const struct supervised_call *call, int fd, uint64_t address, uint64_t length) {
-  struct sockaddr_storage to = {0};
-  if (length > sizeof to) return -EINVAL;
-  int result = length ? read_caller_memory(call, address, &to, (size_t)length) : 0;
+  struct socket_call to;
+  int result = read_socket_call(call, fd, address, length, &to);
   if (result) return result;
-  int socket = duplicate_caller_fd(call, fd);
-  if (socket < 0) return socket;
-  if (network_guarantee) result = check_address(&to);
-  if (!result && !has_socket_path(socket, &to, length)) result = connect_socket(call, socket, &to, (socklen_t)length);
-  else if (!result && length > sizeof(struct sockaddr_un)) result = -EINVAL;
-  else if (!result) result = connect_path(call, socket, (const void *)&to, (socklen_t)length);
-  close(socket);
+  if (network_guarantee) result = check_address(&to.address);
+  if (!result) result = to.path[0] ? connect_path(call, &to) : connect_socket(call, to.socket, &to.address, to.length);
+  close(to.socket);
   return result;
 }

@@ -3,18 +3,33 @@
 #include "supervise/protected_paths.h"
 
 #include <linux/stat.h>
-#include <sys/un.h>
 
 struct strings host_mounts, host_sockets;
 
 bool supervises_sockets(void) { return host_mounts.count > 0; }
 
-bool has_socket_path(int socket, const struct sockaddr_storage *address, uint64_t length) {
+static bool is_unix_socket(int socket) {
   int domain = 0;
   socklen_t size = sizeof domain;
-  bool is_unix = !getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX;
-  return is_unix && address->ss_family == AF_UNIX && length > offsetof(struct sockaddr_un, sun_path) &&
-         ((const struct sockaddr_un *)address)->sun_path[0];
+  return !getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX;
+}
+
+int read_socket_call(const struct supervised_call *call, int fd, uint64_t address, uint64_t length,
+                     struct socket_call *to) {
+  memset(to, 0, sizeof *to);
+  if (length > sizeof to->address) return -EINVAL;
+  int error = length ? read_caller_memory(call, address, &to->address, (size_t)length) : 0;
+  if (error) return error;
+  to->length = (socklen_t)length;
+  to->socket = duplicate_caller_fd(call, fd);
+  if (to->socket < 0) return to->socket;
+  const struct sockaddr_un *named = (const void *)&to->address;
+  size_t start = offsetof(struct sockaddr_un, sun_path);
+  if (to->address.ss_family != AF_UNIX || length <= start || !named->sun_path[0] || !is_unix_socket(to->socket))
+    return 0;
+  if (length > sizeof *named) return close(to->socket), -EINVAL;
+  memcpy(to->path, named->sun_path, length - start);
+  return 0;
 }
 
 /*

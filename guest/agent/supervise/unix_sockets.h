@@ -2,17 +2,26 @@
 #ifndef RINGFENCE_UNIX_SOCKETS_H
 #define RINGFENCE_UNIX_SOCKETS_H
 
-#include "supervise/resolve.h"
+#include "supervise/supervise.h"
 
 #include <sys/socket.h>
+#include <sys/un.h>
 
 /* Mounts of the host's files, and sockets of the host that the plan grants; guest paths. */
 extern struct strings host_mounts, host_sockets;
 
 /* Whether connections to Unix sockets have to be checked: programs of the host may listen on sockets in a mount. */
 bool supervises_sockets(void);
-/* Whether the socket is a Unix socket and the address a path. */
-bool has_socket_path(int socket, const struct sockaddr_storage *address, uint64_t length);
+/* The socket and the address of a supervised call. `path` is empty unless it is a Unix socket and the address a path. */
+struct socket_call {
+  int socket;
+  struct sockaddr_storage address;
+  socklen_t length;
+  char path[sizeof((struct sockaddr_un *)NULL)->sun_path + 1];
+};
+/* Copies both from the caller. Returns 0 or -errno; the socket is to be closed after 0. */
+int read_socket_call(const struct supervised_call *call, int fd, uint64_t address, uint64_t length,
+                     struct socket_call *to);
 /* Records a socket that a command has just bound to this path. */
 void remember_socket(const struct resolved_path *resolved);
 /* Returns 0, or -errno after reporting a violation. */

@@ -85,7 +85,9 @@ export function timedStore(store: Store, metrics: Metrics): Store {
     kind: store.kind,
     read: (sql: string, params?: readonly Value[]) =>
       timed<readonly Row[]>('read', () => store.read(sql, params)),
-    write: <T>(work: (tx: Tx) => Promise<T>) => timed('write', () => store.write(work)),
+    write: <T>(work: (tx: Tx) => Promise<T>, locks?: readonly string[]) =>
+      timed('write', () => store.write(work, locks)),
+    guardWrites: (first) => store.guardWrites(first),
     close: () => store.close(),
   }
 }

@@ -45,7 +45,7 @@ const statFile = promisify(fstat)
 const listDirectory = promisify<PathLike, { withFileTypes: true }, import('node:fs').Dirent[]>(readdir)
 
 /** One request: the access, the path as the guest wrote it, and the configuration of the run. */
-type Asked = { readonly parts: HostParts; readonly use: FileUse; readonly path: string }
+export type Asked = { readonly parts: HostParts; readonly use: FileUse; readonly path: string }
 
 /** The three file functions for one run. */
 export function createHostFiles(parts: HostParts): Readonly<Record<string, FileHandler>> {
@@ -78,16 +78,18 @@ async function withFile(asked: Asked, flags: number, action: (fd: number) => Pro
   }
 }
 
-/** Resolves a path; throws unless the run's grants and the path checks allow this access. */
-export const judgedPath = (parts: HostParts, use: FileUse, path: string): PathObservation =>
-  judged({ parts, use, path })
-
-const OUTSIDE = 'the path leads outside the workspace'
+/** The reason for a path that resolves to a place without a grant. */
+export const OUTSIDE = 'the path leads outside the workspace'
 
 function judged(asked: Asked): PathObservation {
   const { parts, path } = asked
   if (parts.workspace === undefined && !path.startsWith('/')) throw refusedAccess(asked)
-  const absolute = path.startsWith('/') ? path : `${parts.workspace}/${path}`
+  return judgedAt(asked, path.startsWith('/') ? path : `${parts.workspace}/${path}`)
+}
+
+/** Resolves an absolute path; throws unless the run's grants and the path checks allow this access. */
+export function judgedAt(asked: Asked, absolute: string): PathObservation {
+  const { parts, path } = asked
   const roots = rootsOf(parts)
   const access = accessOf(asked, roots)
   // SECURITY: a path whose text is not granted is never resolved: not even an error may disclose whether it exists.
@@ -105,12 +107,17 @@ function judged(asked: Asked): PathObservation {
   throw absent ? notHere(path) : refusedAccess(asked)
 }
 
-const refusedAccess = ({ parts, use, path }: Asked): HostRefusal => denied(parts, use.tool, path)
+/** Records the missing capability and returns the refusal. */
+export const refusedAccess = ({ parts, use, path }: Asked): HostRefusal => denied(parts, use.tool, path)
 
-type Access = 'granted' | 'outside' | 'denied'
+/** What the grants say about one absolute path. */
+export type Access = 'granted' | 'outside' | 'denied'
 
 /** INVARIANT: a tool grant opens the workspace, a file grant opens the paths it names; grants only add access. */
-function accessOf({ parts, use }: Asked, roots: readonly Root[]): (absolute: string) => Access {
+export function accessOf(
+  { parts, use }: Pick<Asked, 'parts' | 'use'>,
+  roots: readonly Root[],
+): (absolute: string) => Access {
   const { grants, workspace } = parts
   const { kind, tool } = use
   const own = roots.filter((root) => root.path === workspace).flatMap(({ path, real }) => [path, real])
@@ -126,10 +133,11 @@ function accessOf({ parts, use }: Asked, roots: readonly Root[]): (absolute: str
   }
 }
 
-type Root = AllowedRoot & { readonly observed: PathObservation; readonly real: string }
+/** A directory that grants can name, as it was observed. */
+export type Root = AllowedRoot & { readonly observed: PathObservation; readonly real: string }
 
 /** The workspace, and the fixed prefix of every absolute file grant. */
-function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
+export function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
   const roots: AllowedRoot[] = workspace === undefined ? [] : [{ path: workspace, mode: 'rw' }]
   for (const grant of grants) {
     if (!('root' in grant) || grant.root !== 'absolute') continue
@@ -144,6 +152,13 @@ function rootsOf({ workspace, grants }: HostParts): readonly Root[] {
   })
 }
 
+/** The path policy of a run: the names that are blocked and protected everywhere. */
+export const policyOf = (roots: readonly Root[]): PathPolicy => ({
+  allowed: roots,
+  blocked: DEFAULT_BLOCKED,
+  protected: DEFAULT_PROTECTED,
+})
+
 /** The checks that apply to every other path too: blocked and protected names, links, file types. */
 function isAllowed(
   use: FileUse,
@@ -151,7 +166,7 @@ function isAllowed(
   observation: PathObservation,
   roots: readonly Root[],
 ): boolean {
-  const policy: PathPolicy = { allowed: roots, blocked: DEFAULT_BLOCKED, protected: DEFAULT_PROTECTED }
+  const policy = policyOf(roots)
   const observed = roots.map((root) => root.observed)
   const namesInside = countNamesInside(observation, observed)
   const op: PathOp = use.op === 'write' && observation.state === 'missing' ? 'create' : use.op
@@ -159,7 +174,8 @@ function isAllowed(
   return judgePath(policy, { path, op }, facts).verdict === 'allow'
 }
 
-function traversal({ parts, path }: Asked, reason: string): HostRefusal {
+/** Records the attempt to leave the granted paths and returns the refusal. */
+export function traversal({ parts, path }: Asked, reason: string): HostRefusal {
   parts.onViolation({ violationType: 'PathTraversal', details: path.slice(0, 200) })
   return new HostRefusal('path-traversal', reason)
 }

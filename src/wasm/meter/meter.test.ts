@@ -10,6 +10,7 @@ import {
   op,
   plain,
 } from '../testkit/module-builder.ts'
+import { ByteReader } from './bytes.ts'
 import { decodeModule } from './decode.ts'
 import { loadMetered, METER_EXPORTS, type MeterOptions, meterModule, meterWord, readMeter } from './meter.ts'
 import { rewriteModule } from './rewrite.ts'
@@ -331,6 +332,30 @@ describe('what is added', () => {
       'memory',
       'run',
     ])
+  })
+  it('keeps custom sections in their place, except those with offsets into the code', () => {
+    const custom = (name: string): readonly number[] => {
+      const text = [...new TextEncoder().encode(name)]
+      return [0, text.length + 3, text.length, ...text, 1, 2]
+    }
+    const body = plain([[0x23, 0]], { results: [I64], globals })
+    const middle = ['.debug_line', 'metadata.code.branch_hint', 'reloc.CODE', 'sourceMappingURL', 'producers']
+    const bytes = new Uint8Array([
+      ...body.subarray(0, 8),
+      ...custom('dylink.0'),
+      ...body.subarray(8),
+      ...middle.flatMap(custom),
+      ...custom('name'),
+    ])
+    const { sections } = decodeModule(meterModule(bytes).bytes)
+    const after = meterModule(bytes).bytes
+    const names = sections.map(({ id, start }) => (id === 0 ? new ByteReader(after, start).text() : id))
+    expect(names).toEqual(['dylink.0', 1, 3, 6, 7, 10, 'producers', 'name'])
+    // A dynamic linker walks all exports; with its own budget, such a module has only its own.
+    const own = meterModule(bytes, { initial: { fuel: 100, frames: 10 } }).bytes
+    const { exports } = new (wasmEngine().Instance)(new (wasmEngine().Module)(own), {})
+    expect(Object.keys(exports)).toEqual(['run'])
+    expect((exports.run as WasmFunction)()).toBe(5n)
   })
   it('the start function runs when the host calls it, and is metered', () => {
     const bytes = plain([], { start: 1, functions: [{ body: [op.loop, op.br(0), op.end] }] })

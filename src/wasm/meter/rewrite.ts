@@ -55,7 +55,12 @@ export function* rewriteModule(job: Rewrite): Generator<void, Uint8Array, void> 
   const out = new ByteWriter()
   out.span(job.bytes, 0, 8)
   const own = new Map(job.shape.sections.map((section) => [section.id, section]))
+  const custom = customBefore(job)
+  const copyCustom = (id: number): void => {
+    for (const { header, end } of custom.get(id) ?? []) out.span(job.bytes, header, end)
+  }
   for (const id of ORDER) {
+    copyCustom(id)
     const section = own.get(id)
     const content = sectionContent(job, id, section, code)
     if (content === undefined) continue
@@ -63,16 +68,37 @@ export function* rewriteModule(job: Rewrite): Generator<void, Uint8Array, void> 
     out.u32(content.length)
     out.append(content)
   }
-  for (const section of job.shape.sections.filter((candidate) => isNames(job.bytes, candidate))) {
-    out.span(job.bytes, section.header, section.end)
-  }
+  copyCustom(SECTION.custom)
   return out.done()
 }
 
-/** Only the `name` custom section is kept: others contain code offsets, which are no longer valid. */
-function isNames(bytes: Uint8Array, section: Section): boolean {
-  return section.id === SECTION.custom && new ByteReader(bytes, section.start).text() === 'name'
+/** Custom sections that refer to the code by its byte offsets, which the rewrite changes. */
+const OFFSETS =
+  /^(\.debug_.*|reloc\..*|linking|metadata\.code\..*|code_annotations|external_debug_info|sourceMappingURL)$/
+
+/**
+ * The custom sections to keep, by the id of the section that follows them (`SECTION.custom`: at the end). Their place
+ * matters: `dylink.0` must be the first section, and `name` must come after the data.
+ */
+function customBefore({ bytes, shape }: Rewrite): ReadonlyMap<number, readonly Section[]> {
+  const before = new Map<number, readonly Section[]>()
+  let waiting: Section[] = []
+  for (const section of shape.sections) {
+    if (section.id !== SECTION.custom) {
+      before.set(section.id, waiting)
+      waiting = []
+    } else if (!OFFSETS.test(customName(bytes, section))) waiting.push(section)
+  }
+  return before.set(SECTION.custom, waiting)
 }
+
+const customName = (bytes: Uint8Array, { start }: Section): string => new ByteReader(bytes, start).text()
+
+/** Whether a dynamic linker loads the module (`emcc -sSIDE_MODULE`). */
+const isDynamic = ({ bytes, shape }: Rewrite): boolean =>
+  shape.sections.some(
+    (section) => section.id === SECTION.custom && /^dylink(\.0)?$/.test(customName(bytes, section)),
+  )
 
 type Code = { readonly bodies: ByteWriter; readonly types: ByteWriter; readonly addedTypes: number }
 
@@ -136,8 +162,10 @@ function meterGlobals(initial: InitialMeter): ByteWriter {
   return out
 }
 
-function exportSection(job: Rewrite, section: Section | undefined): ByteWriter {
+function exportSection(job: Rewrite, section: Section | undefined): ByteWriter | undefined {
   const { shape } = job
+  // A dynamic linker takes every exported global for an address and adds an offset to it, which fails for the meter's.
+  if (job.initial !== 'host' && isDynamic(job)) return copied(job, section)
   const added = new ByteWriter()
   const meter = meterGlobalOf(shape)
   const add = (name: string, kind: number, index: number): void => {

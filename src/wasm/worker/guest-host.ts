@@ -9,6 +9,8 @@ export type GuestHost = {
   readonly log: (level: number, text: string) => void
   readonly exit: (code: number) => never
   readonly abort: (message: string) => never
+  /** Ends the run as a trap of the program. */
+  readonly trap: (message: string) => never
   readonly refuse: (code: string, message: string) => never
   readonly fuelUsed: () => number
   /** Sleeps until the deadline at most. */
@@ -37,9 +39,42 @@ export type SystemInterface = {
   readonly failure?: string
 }
 
+/** The host's reply to a file request. */
+export type SystemReply = { readonly ok: unknown } | { readonly code: string }
+
+/** One open descriptor of a WASI program. */
+export type OpenDescriptor = {
+  readonly kind: 'stream' | 'dir' | 'file'
+  /** The host's handle; for a preopened directory, its path. */
+  readonly dir?: number | string
+  readonly stream?: number
+  /** For a preopened directory: its name in the guest. */
+  readonly preopen?: string
+  flags: number
+  rights: bigint
+  inheriting: bigint
+  at: number
+  /** For a directory: its entries when the guest started to read it. */
+  entries?: readonly { readonly name: string; readonly kind: string; readonly ino: string }[]
+}
+
+/** The descriptor table, as the path calls use it. */
+export type DescriptorTable = {
+  readonly full: boolean
+  use(fd: number, rights: bigint, action: (open: OpenDescriptor) => number): number
+  add(kind: 'dir' | 'file', dir: number, how: Pick<OpenDescriptor, 'rights' | 'inheriting' | 'flags'>): number
+  ask(method: string, params: Readonly<Record<string, unknown>>, use?: (ok: unknown) => number): number
+  data(at: number, length: number): DataView
+  putStatus(stat: unknown, at: number): number
+  times(atim: bigint, mtim: bigint, flags: number): Readonly<Record<string, string>> | undefined
+}
+
 /** The file functions of a system interface. */
-export type SystemFiles = {
+export type SystemFiles = DescriptorTable & {
   readonly functions: Readonly<Record<string, unknown>>
+  /** The number of the standard stream behind a descriptor. */
+  stream(fd: number): number | undefined
+  allows(fd: number, rights: bigint): boolean
   read(fd: number, vectors: number, count: number, read: number): number
   write(fd: number, vectors: number, count: number, written: number): number
 }
@@ -51,8 +86,14 @@ export type ThreadParts = {
   /** One word: 0 while the host handles a request, 1 when its reply is queued on the port. */
   readonly signal: Int32Array
   readonly files: new (host: GuestHost) => SystemFiles
-  readonly wasi: new (host: GuestHost, files: SystemFiles) => SystemInterface
+  readonly paths: new (host: GuestHost, table: DescriptorTable) => Pick<SystemInterface, 'functions'>
+  readonly wasi: new (
+    host: GuestHost,
+    files: SystemFiles,
+    paths: Pick<SystemInterface, 'functions'>,
+  ) => SystemInterface
   readonly extism: new (host: GuestHost) => SystemInterface
+  readonly assemblyscript: new (host: GuestHost) => Pick<SystemInterface, 'functions'>
   readonly random: (bytes: Uint8Array) => void
   readonly fromBase64: (text: string) => Uint8Array
   readonly toBase64: (bytes: Uint8Array) => string

@@ -186,18 +186,20 @@ export class GuestThread {
 
   /** The system interfaces that a module imports; if it imports both, the result comes from the Extism interface. */
   #systems(modules: ReadonlySet<string>): Readonly<Record<string, Readonly<Record<string, unknown>>>> {
-    const { wasi, files, extism } = this.#parts
+    const { wasi, files, paths, extism, assemblyscript } = this.#parts
     const rooms: Record<string, Readonly<Record<string, unknown>>> = Object.create(null)
     const host = this.#guestHost()
     this.#system = undefined
     if (modules.has('wasi_snapshot_preview1')) {
-      this.#system = new wasi(host, new files(host))
+      const table = new files(host)
+      this.#system = new wasi(host, table, new paths(host, table))
       rooms.wasi_snapshot_preview1 = this.#system.functions
     }
     if (modules.has('extism:host/env')) {
       this.#system = new extism(host)
       rooms['extism:host/env'] = this.#system.functions
     }
+    if (modules.has('env')) rooms.env = new assemblyscript(host).functions
     return rooms
   }
 
@@ -268,6 +270,7 @@ export class GuestThread {
       log: (level, text) => this.#addLog(level, text),
       exit: (code) => this.#stop({ kind: 'exit', code, text: this.#system?.stdout ?? '' }),
       abort: (message) => this.#stop({ kind: 'abi', message }),
+      trap: (message) => this.#stop({ kind: 'trap', message }),
       refuse: (code, message) => this.#stop({ kind: 'refused', code, message }),
       fuelUsed: () => this.#fuelUsed(),
       sleep: (ms) => this.#sleep(ms),

@@ -1,4 +1,4 @@
-import type { GuestHost, SystemFiles } from './guest-host.ts'
+import type { GuestHost, SystemFiles, SystemInterface } from './guest-host.ts'
 
 /**
  * WASI preview 1 for programs: arguments, environment variables, standard streams, clocks, random numbers, polling, and
@@ -10,6 +10,7 @@ import type { GuestHost, SystemFiles } from './guest-host.ts'
 export class WasiShim {
   readonly #host: GuestHost
   readonly #files: SystemFiles
+  readonly #paths: Pick<SystemInterface, 'functions'>
   readonly #input: Uint8Array
   #read = 0
   readonly #output: Uint8Array[] = []
@@ -20,9 +21,10 @@ export class WasiShim {
   /** Total time the guest has slept, in nanoseconds. */
   #slept = 0n
 
-  constructor(host: GuestHost, files: SystemFiles) {
+  constructor(host: GuestHost, files: SystemFiles, paths: Pick<SystemInterface, 'functions'>) {
     this.#host = host
     this.#files = files
+    this.#paths = paths
     this.#input = new TextEncoder().encode(host.input)
   }
 
@@ -43,16 +45,23 @@ export class WasiShim {
     const { args, env } = this.#host
     return {
       ...this.#files.functions,
+      ...this.#paths.functions,
       args_sizes_get: (count: number, size: number) => this.#sizes(args, count, size),
       args_get: (list: number, at: number) => this.#strings(args, list, at),
       environ_sizes_get: (count: number, size: number) => this.#sizes(env, count, size),
       environ_get: (list: number, at: number) => this.#strings(env, list, at),
-      fd_write: (fd: number, vectors: number, count: number, written: number) =>
-        fd === 1 || fd === 2
-          ? this.#write(fd, vectors, count, written)
-          : this.#files.write(fd, vectors, count, written),
-      fd_read: (fd: number, vectors: number, count: number, read: number) =>
-        fd === 0 ? this.#fill(vectors, count, read) : this.#files.read(fd, vectors, count, read),
+      fd_write: (fd: number, vectors: number, count: number, written: number) => {
+        const stream = this.#files.stream(fd)
+        if (stream === undefined) return this.#files.write(fd, vectors, count, written)
+        if (stream === 0) return 8
+        return this.#files.allows(fd, 64n) ? this.#write(stream, vectors, count, written) : 76
+      },
+      fd_read: (fd: number, vectors: number, count: number, read: number) => {
+        const stream = this.#files.stream(fd)
+        if (stream === undefined) return this.#files.read(fd, vectors, count, read)
+        if (stream !== 0) return 8
+        return this.#files.allows(fd, 2n) ? this.#fill(vectors, count, read) : 76
+      },
       clock_res_get: (_clock: number, at: number) => this.#long(at, 1n),
       clock_time_get: (clock: number, _precision: bigint, at: number) => this.#long(at, this.#now(clock)),
       random_get: (at: number, length: number) => this.#random(at, length),

@@ -1,6 +1,8 @@
+import { AssemblyScriptShim } from './assemblyscript-shim.ts'
 import { ExtismShim } from './extism-shim.ts'
 import { GuestThread } from './guest-thread.ts'
 import { WasiDescriptors } from './wasi-descriptors.ts'
+import { WasiPathCalls } from './wasi-path-calls.ts'
 import { WasiShim } from './wasi-shim.ts'
 
 /**
@@ -14,6 +16,8 @@ const { parentPort, receiveMessageOnPort, workerData } = require('node:worker_th
 const Thread = ${GuestThread.toString()}
 const Wasi = ${WasiShim.toString()}
 const Files = ${WasiDescriptors.toString()}
+const Paths = ${WasiPathCalls.toString()}
+const AssemblyScript = ${AssemblyScriptShim.toString()}
 const Extism = ${ExtismShim.toString()}
 try {
   require('node:os').setPriority(Number(require('node:fs').readlinkSync('/proc/thread-self').split('/').pop()), 19)
@@ -24,7 +28,9 @@ const thread = new Thread({
   signal: workerData.signal,
   wasi: Wasi,
   files: Files,
+  paths: Paths,
   extism: Extism,
+  assemblyscript: AssemblyScript,
   random: (bytes) => { bytes.set(require('node:crypto').randomBytes(bytes.length)) },
   fromBase64: (text) => new Uint8Array(Buffer.from(text, 'base64')),
   toBase64: (bytes) => Buffer.from(bytes).toString('base64'),

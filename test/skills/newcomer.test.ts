@@ -1,0 +1,96 @@
+import { execFile } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, it } from 'vitest'
+import { packageRoot } from '../conformance/world.ts'
+
+/** What the documentation of skills says, done by hand on a fresh account. */
+
+const place = mkdtempSync(join(tmpdir(), 'rf-newcomer-'))
+afterAll(() => rmSync(place, { recursive: true, force: true }))
+
+const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
+const guide = readFileSync(join(packageRoot(), 'docs', 'skills.md'), 'utf8')
+
+type Done = { readonly code: number; readonly stdout: string; readonly stderr: string }
+function ringfence(cwd: string, args: readonly string[]): Promise<Done> {
+  const env = { PATH: process.env.PATH, HOME: join(place, 'home'), RINGFENCE_HOME: join(place, 'state') }
+  return new Promise((resolve) =>
+    execFile(process.execPath, [program, ...args], { cwd, env }, (error, stdout, stderr) =>
+      resolve({ code: typeof error?.code === 'number' ? error.code : 0, stdout, stderr }),
+    ),
+  )
+}
+
+function skill(name: string, type: string, entry: string, code: string, more = ''): string {
+  const dir = join(place, name)
+  mkdirSync(dir, { recursive: true })
+  writeFileSync(join(dir, entry), code)
+  writeFileSync(
+    join(dir, 'skill.toml'),
+    `[skill]\nname = "${name}"\n[runtime]\ntype = "${type}"\nentry = "${entry}"\n${more}`,
+  )
+  return dir
+}
+
+describe('the first commands of docs/skills.md', { timeout: 120_000 }, () => {
+  it('work as they are written', async () => {
+    const commands = [...guide.matchAll(/^ringfence (skill .*)$/gm)].map(([, text = '']) => text.split(' '))
+    expect(commands.length).toBeGreaterThanOrEqual(4)
+    for (const command of commands.slice(0, 4)) {
+      const done = await ringfence(packageRoot(), command)
+      expect(done, command.join(' ')).toMatchObject({ code: 0 })
+      if (command[1] === 'run') expect(JSON.parse(done.stdout)).toMatchObject({ ok: { rows: 3 } })
+    }
+  })
+
+  it('and its JavaScript is valid in the oldest Node that is supported', async () => {
+    const blocks = [...guide.matchAll(/```(?:ts|js)\n(.*?)```/gs)].map(([, code = '']) => code)
+    expect(blocks.length).toBeGreaterThan(0)
+    for (const [index, code] of blocks.entries()) {
+      const file = join(place, `sample-${index}.mjs`)
+      writeFileSync(file, code)
+      const error = await new Promise<unknown>((resolve) =>
+        execFile(process.execPath, ['--check', file], (failed) => resolve(failed)),
+      )
+      expect(error).toBeNull()
+    }
+    expect(guide).not.toMatch(/await using/)
+  })
+})
+
+describe('a failure', { timeout: 120_000 }, () => {
+  it('of a Node skill names its cause', async () => {
+    const dir = skill('node-fails', 'node', 'main.mjs', "JSON.parse('{')\n")
+    const { stdout } = await ringfence(place, ['skill', 'run', dir, '--json'])
+    expect(JSON.parse(stdout).error.message).toMatch(/^the skill exited with code 1: SyntaxError: .*JSON/)
+  })
+
+  it('at the fuel limit 0 says that WebAssembly is disabled, and which file is not read', async () => {
+    const config = join(place, 'none.toml')
+    writeFileSync(config, '[sandbox]\nwasm_fuel_limit = 0\n')
+    const cwd = join(place, 'project')
+    mkdirSync(cwd, { recursive: true })
+    const greet = join(packageRoot(), 'examples', 'skills', 'greet')
+    const run = () => ringfence(cwd, ['skill', 'run', greet, '--config', config])
+    const first = await run()
+    expect(first).toMatchObject({ code: 124 })
+    expect(first.stderr).toMatch(/WebAssembly is disabled: the fuel limit is 0/)
+    expect(first.stderr).not.toMatch(/is not read/)
+    writeFileSync(join(cwd, 'ringfence.toml'), '[sandbox]\nwasm_fuel_limit = 100000\n')
+    expect((await run()).stderr).toMatch(/ringfence.toml in this directory is not read; use `--config/)
+    expect(await ringfence(cwd, ['skill', 'run', greet, '--config', 'ringfence.toml'])).toMatchObject({
+      code: 0,
+    })
+  })
+})
+
+it('inspect does not call a declared variable undeclared', { timeout: 60_000 }, async () => {
+  const code = 'console.log(process.env.CITY, process.env.OTHER, process.env.SET)\n'
+  const dir = skill('city', 'node', 'main.mjs', code, '[capabilities]\nenv = ["CITY"]\n[env]\nSET = "1"\n')
+  const { stdout } = await ringfence(place, ['skill', 'inspect', dir, '--json'])
+  expect(JSON.parse(stdout)).toMatchObject({ undeclared: ['OTHER'], asks: { env: ['CITY'] } })
+  const shown = await ringfence(place, ['skill', 'inspect', dir])
+  expect(shown.stdout).toMatch(/set only with --grant 'EnvRead\(CITY\)'/)
+})
