@@ -307,6 +307,9 @@ reloads the configuration. Records and the audit log are stored in SQLite under 
 An address other than loopback needs TLS, or --insecure-bind behind your own TLS proxy. --print-key creates and prints
 an admin key. --role: what this server does in a cluster (docs/cluster.md). The printed console URL signs you in once, within ten minutes (docs/console.md).
 
+  --log-format FORMAT  text (default): messages; json: one JSON line on standard error for each request, record of
+                       the audit log and message, without paths, commands and secrets (docs/operations.md)
+
 examples:
   ringfence serve
   ringfence serve --port 8080 --database-url postgres://ringfence@localhost/ringfence
@@ -451,12 +454,12 @@ examples:
   ringfence template rm tools
 `
 
-const KEY = `usage: ringfence key create [--scope create,exec,read,admin] [--tenant NAME] [--name TEXT] [--e2b]
+const KEY = `usage: ringfence key create [--scope create,exec,read,admin,metrics] [--tenant NAME] [--name TEXT] [--e2b]
        ringfence key ls
        ringfence key revoke ID
 
 Works on the local state directory unless RINGFENCE_URL is set. A key is printed once and stored as a hash. The default
-scopes are create, exec and read. An admin key sees every tenant and answers approvals.
+scopes are create, exec and read. An admin key sees every tenant and answers approvals; a metrics key reads /metrics only.
 
 examples:
   ringfence key create

@@ -2,6 +2,7 @@ import { type RunningServer, startServer } from '../compose/serve.ts'
 import { CLUSTER_ROLES } from '../model/config.ts'
 import { VERSION } from '../model/version.ts'
 import { visibleJson } from '../model/visible.ts'
+import { type Journal, jsonJournal } from '../supervisor/telemetry/journal.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
 
@@ -12,6 +13,7 @@ const OPTIONS = {
   'tls-cert': { type: 'string' },
   'tls-key': { type: 'string' },
   'insecure-bind': { type: 'boolean' },
+  'log-format': { type: 'string' },
   role: { type: 'string' },
   /** For `npm start` and tests: creates a key and prints it. */
   'print-key': { type: 'boolean' },
@@ -21,8 +23,10 @@ const OPTIONS = {
 export async function serve(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('serve', args, OPTIONS)
   if (positionals.length > 0) throw usage('serve', `unexpected \`${positionals[0]}\``)
+  const journal = journalOf(values['log-format'])
   const say = (line: string): void => {
-    if (!values.quiet) err(`ringfence: ${line}\n`)
+    if (journal) journal.message(line)
+    else if (!values.quiet) err(`ringfence: ${line}\n`)
   }
   const stop = stopSignals()
   // A failure in one sandbox must not stop the others; an unhandled rejection is a bug and is logged.
@@ -38,6 +42,7 @@ export async function serve(args: readonly string[]): Promise<number> {
     insecureBind: values['insecure-bind'],
     version: VERSION,
     log: say,
+    journal,
     role: roleOf(values.role),
     onFenced: () => process.exit(FENCED),
   })
@@ -50,6 +55,13 @@ export async function serve(args: readonly string[]): Promise<number> {
   await Promise.race([server.drain(), stop.second.then(() => server.close())])
   process.off('SIGHUP', onReload)
   return 0
+}
+
+/** `--log-format json`: one line for each request, record and message on standard error. */
+function journalOf(format = 'text'): Journal | undefined {
+  if (format === 'text') return undefined
+  if (format !== 'json') throw usage('serve', `--log-format: unknown \`${format}\`, expected text or json`)
+  return jsonJournal(err)
 }
 
 /** Another node has taken over and nothing runs here any more: whoever started this process starts it again. */

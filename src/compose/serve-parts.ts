@@ -35,8 +35,10 @@ import { judged, openFrom, Snapshots } from '../supervisor/snapshots/snapshots.t
 import type { Templates } from '../supervisor/snapshots/templates.ts'
 import { Supervisor } from '../supervisor/supervisor.ts'
 import { Feed } from '../supervisor/telemetry/feed.ts'
+import type { Journal } from '../supervisor/telemetry/journal.ts'
 import { Metrics } from '../supervisor/telemetry/metrics.ts'
 import { Retention } from '../supervisor/telemetry/retention.ts'
+import { countedPost } from '../supervisor/telemetry/server-metrics.ts'
 import { UsageHistory } from '../supervisor/telemetry/usage-history.ts'
 import { type Post, Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import { openWithVolumes } from '../supervisor/volumes/open-volumes.ts'
@@ -58,6 +60,8 @@ export type ServeOptions = ComposeOptions & {
   readonly tlsKey?: string | undefined
   readonly insecureBind?: boolean | undefined
   readonly log?: (line: string) => void
+  /** A line for each request and record, for programs. */
+  readonly journal?: Journal | undefined
   /** Other APIs on the same port; see `server/app.ts`. */
   readonly mounts?: ListenOptions['mounts']
   readonly upgrades?: ListenOptions['upgrades']
@@ -70,6 +74,7 @@ export type ServeOptions = ComposeOptions & {
 
 /** The opened resources that the services need. */
 export type Grown = {
+  readonly metrics: Metrics
   readonly ringfence: Ringfence
   readonly store: Store
   readonly trail: StoreTrail
@@ -119,13 +124,17 @@ export const e2bParts = (
 })
 
 /** Settings that are read again after each reload. */
-export type Live = { config: Config }
+export type Live = {
+  config: Config
+  /** Reads and checks the certificate's files; returns what puts them to use. */
+  prepareTls?: () => () => void
+}
 
 /** Everything that the routes use. */
 export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2bParts): ServerParts {
   const { ringfence, store, trail, templates } = grown
   const server = live.config.server ?? {}
-  const metrics = loopMetrics()
+  const { metrics } = grown
   const reader = trailReader(ringfence, store, grown.membership)
   const feed = new Feed(trail, reader)
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
@@ -159,7 +168,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
       reader,
       feed,
       newId,
-      post: posting(live),
+      post: countedPost(metrics, posting(live)),
       isOurs: deliversIn(grown.membership),
       isInForce: async (keyId) => (await keys.principalById(keyId)) !== undefined,
     }),
@@ -173,6 +182,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     reload,
     trouble: () => readinessProblems(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
+    journal: options.journal,
     record: ringfence.trail,
     cluster: clusterParts(grown),
     skills: skillParts(ringfence),
@@ -234,7 +244,8 @@ function streamsOf(keys: Keys, sessions: Sessions): AuthenticatedStreams {
   return streams
 }
 
-function loopMetrics(): Metrics {
+/** Metrics with those of the process itself. */
+export function loopMetrics(): Metrics {
   const metrics = new Metrics()
   const delay = monitorEventLoopDelay({ resolution: 10 })
   delay.enable()
@@ -396,8 +407,11 @@ const SANDBOXES = 1000
 const reloading =
   ({ ringfence, gateway }: Grown, live: Live): ServerParts['reload'] =>
   async () => {
+    // Before anything changes: an invalid certificate keeps the old configuration.
+    const useTls = live.prepareTls?.()
     const { config, secrets } = await ringfence.reload()
     live.config = config
+    useTls?.()
     await gateway.reload()
     for (const name of secrets) await ringfence.trail.append({ event: 'Secret', name, state: 'replaced' })
     await ringfence.trail.append({

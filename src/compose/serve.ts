@@ -1,4 +1,3 @@
-import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { mcpMount } from '../agents.ts'
 import { openStoreTrail } from '../audit/open-store-trail.ts'
@@ -10,7 +9,7 @@ import type { Event, Pace } from '../model/event.ts'
 import { consoleMount } from '../server/console-files.ts'
 import { e2bMount, e2bUpgrades } from '../server/e2b/mount.ts'
 import type { E2bParts } from '../server/e2b/sandbox-request.ts'
-import { type ListenOptions, listen } from '../server/listen.ts'
+import { type ListenOptions, listen, readTls, type Tls } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
@@ -19,6 +18,7 @@ import { beginInstance } from '../supervisor/instance.ts'
 import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Pruned } from '../supervisor/telemetry/retention.ts'
+import { countRecords, timedStore } from '../supervisor/telemetry/server-metrics.ts'
 import {
   agentPath,
   compose,
@@ -45,6 +45,7 @@ import {
   type Grown,
   imagesOf,
   type Live,
+  loopMetrics,
   partsOf,
   pruneImages,
   retentionOf,
@@ -124,18 +125,22 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   closing.push(() => ringfence.close())
   const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
   const answerMs = (ringfence.config.server?.database_timeout_secs ?? 10) * 1000
-  const store = await openStore({
+  const metrics = loopMetrics()
+  const untimed = await openStore({
     stateDir,
     databaseUrl: database,
     answerMs,
     idleMs: idleMsIn(ringfence.config),
   })
+  const store = timedStore(untimed, metrics)
   closing.push(() => store.close())
   // The last record needs the lease, so a node leaves its cluster after the audit log is closed.
   const late: Closing = []
   closing.push(() => undo(late))
   const trail = await openStoreTrail({ home: stateDir, store })
   opened = trail
+  countRecords(metrics, trail)
+  options.journal?.follow(trail)
   closing.push(() => trail.close())
   membership = await joinCluster(joiningOf(options, { ringfence, store, trail, instance, database }), late)
   // All nodes derive the same tokens.
@@ -153,6 +158,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   const gateway = gatewayOf(ringfence, options.version ?? '0.1.0')
   closing.push(() => gateway.close())
   return {
+    metrics,
     ringfence,
     store,
     trail,
@@ -211,6 +217,10 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => codex.close())
   const listening = await listen(parts, { ...listenOptions(options, grown, e2b, codex), cluster })
   closing.push(() => listening.close())
+  live.prepareTls = () => {
+    const tls = tlsOf(options, grown)
+    return () => tls && listening.useTls(tls)
+  }
   retention.start()
   watch.start()
   closing.push(everyHour(() => pruneImages(grown, parts)))
@@ -285,6 +295,14 @@ async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
   await new Promise((resolve) => setTimeout(resolve, 50))
 }
 
+/** The certificate, read now. */
+function tlsOf(options: ServeOptions, { ringfence }: Pick<Grown, 'ringfence'>): Tls | undefined {
+  const { server = {} } = ringfence.config
+  const cert = options.tlsCert ?? server.tls_cert
+  const key = options.tlsKey ?? server.tls_key
+  return cert && key ? readTls(cert, key) : undefined
+}
+
 function listenOptions(
   options: ServeOptions,
   { ringfence, gateway, membership }: Grown,
@@ -293,12 +311,10 @@ function listenOptions(
 ): ListenOptions {
   const { server = {} } = ringfence.config
   const sessionPrefix = membership && `${membership.node.id}.`
-  const cert = options.tlsCert ?? server.tls_cert
-  const key = options.tlsKey ?? server.tls_key
   return {
     host: options.host ?? server.host ?? '127.0.0.1',
     port: options.port ?? server.port ?? 4200,
-    tls: cert && key ? { cert: readFileSync(cert), key: readFileSync(key) } : undefined,
+    tls: tlsOf(options, { ringfence }),
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
     mounts: [

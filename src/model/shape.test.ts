@@ -242,7 +242,8 @@ describe('the JSON schema', () => {
   test('of the configuration is closed at every level and plain JSON', () => {
     const open: string[] = []
     // Variables and headers have names of the operator's choice; their values are texts.
-    const isRecord = (at: string): boolean => ['config.mcp[].headers', 'config.mcp[].env'].includes(at)
+    const isRecord = (at: string): boolean =>
+      ['config.mcp[].headers', 'config.mcp[].env', 'config.cluster.labels'].includes(at)
     const visit = (schema: JsonSchema, at: string): void => {
       if (schema.type === 'object' && schema.additionalProperties !== false && !isRecord(at)) open.push(at)
       for (const [name, inner] of Object.entries((schema.properties ?? {}) as Record<string, JsonSchema>))

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { type Context, Hono } from 'hono'
+import { matchedRoutes } from 'hono/route'
 import { SandboxError } from '../model/errors.ts'
 import type { Principal, Scope } from '../supervisor/access/keys.ts'
 import { authenticator, authorize } from './auth.ts'
@@ -54,7 +55,7 @@ export const ROUTES: readonly Route[] = [
 ]
 
 /** The types of Hono's context. */
-export type AppEnv = { Bindings: Bindings; Variables: { requestId: string } }
+export type AppEnv = { Bindings: Bindings; Variables: { requestId: string; principal?: Principal } }
 
 /**
  * What another surface gets when it is mounted beside `/v1` (E2B's routes, `/mcp`, the console's files).
@@ -82,6 +83,7 @@ export function createApp(parts: ServerParts, version: string, mounts: readonly 
   const surface = { parts, authenticate: authenticateWith(parts, false) }
   // SECURITY: the console's cookie opens our own routes and no other surface's.
   const own = { parts, authenticate: authenticateWith(parts, true) }
+  app.use('*', async (context, next) => journaled(context, next, parts))
   app.use('*', async (context, next) => guarded(context, next, parts))
   for (const mount of mounts) if (mount.early) mount(app, surface)
   const description = openApi(ROUTES, version)
@@ -101,6 +103,27 @@ export function createApp(parts: ServerParts, version: string, mounts: readonly 
   })
   app.onError((error, context) => problem(error, context.get('requestId') ?? 'unknown', parts.log))
   return app
+}
+
+/** Outermost, so that requests that the guard rejects are in the log as well. */
+async function journaled(
+  context: Context<AppEnv>,
+  next: () => Promise<void>,
+  { journal }: ServerParts,
+): Promise<void> {
+  const started = performance.now()
+  await next()
+  if (!journal) return
+  const principal = context.get('principal')
+  journal.request({
+    request_id: context.get('requestId') ?? 'unknown',
+    method: context.req.method,
+    route: matchedRoutes(context).findLast(({ path }) => !/^\/?\*$/.test(path))?.path ?? null,
+    status: context.res.status,
+    duration_ms: Math.round((performance.now() - started) * 10) / 10,
+    tenant: principal?.tenant ?? null,
+    key_id: principal?.keyId ?? null,
+  })
 }
 
 async function guarded(
@@ -167,6 +190,7 @@ function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['au
         return person ?? (await auth.principalOf(headers, sandboxId))
       }
       const principal = await ask()
+      context.set('principal', principal)
       rate.assert(principal.keyId)
       authorize(principal, scope, sandboxId !== undefined)
       parts.streams.enter(by, headers, sandboxId, ask, context.env?.outgoing)

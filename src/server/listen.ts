@@ -1,6 +1,8 @@
+import { readFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
-import { createServer as createSecureServer } from 'node:https'
+import { createServer as createSecureServer, Server as SecureServer } from 'node:https'
 import { type AddressInfo, isIP, type Socket } from 'node:net'
+import { createSecureContext } from 'node:tls'
 import { getRequestListener } from '@hono/node-server'
 import { SandboxError } from '../model/errors.ts'
 import { createApp, type Mount } from './app.ts'
@@ -9,11 +11,29 @@ import type { ClusterRouter, Local } from './cluster/router.ts'
 import type { ServerParts } from './parts.ts'
 import { headersOf, type UpgradeTaker, upgradeHandler } from './upgrade.ts'
 
+/** A certificate chain and its key, as PEM. */
+export type Tls = { readonly cert: Buffer; readonly key: Buffer }
+
+/** Reads a certificate and its key; throws unless they can be used together. */
+export function readTls(cert: string, key: string): Tls {
+  try {
+    const tls = { cert: readFileSync(cert), key: readFileSync(key) }
+    createSecureContext(tls)
+    return tls
+  } catch (cause) {
+    throw new SandboxError(
+      'invalid-config',
+      `the certificate \`${cert}\` cannot be used: ${(cause as Error).message}`,
+      { hint: 'tls_cert and tls_key are PEM files that belong together', cause },
+    )
+  }
+}
+
 /** Where a server listens, and with which certificate. */
 export type ListenOptions = {
   readonly host: string
   readonly port: number
-  readonly tls?: { readonly cert: Buffer; readonly key: Buffer } | undefined
+  readonly tls?: Tls | undefined
   /** The operator knows that keys would cross the network in the clear. */
   readonly insecureBind?: boolean | undefined
   readonly version: string
@@ -37,6 +57,8 @@ export type Listening = {
   /** Takes no new connections; idle ones are closed, busy ones finish. */
   readonly stop: () => void
   readonly close: () => Promise<void>
+  /** Uses another certificate for new connections; open ones stay. */
+  readonly useTls: (tls: Tls) => void
 }
 
 const HEADER_BYTES = 16 * 1024
@@ -69,6 +91,9 @@ export async function listen(parts: ServerParts, options: ListenOptions): Promis
   return {
     url: `${options.tls ? 'https' : 'http'}://${host}:${port}`,
     port,
+    useTls: (tls) => {
+      if (server instanceof SecureServer) server.setSecureContext({ ...tls, minVersion: 'TLSv1.2' })
+    },
     stop: () => {
       server.close()
       server.closeIdleConnections()

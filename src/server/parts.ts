@@ -24,6 +24,7 @@ import type { Snapshots } from '../supervisor/snapshots/snapshots.ts'
 import type { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
 import type { Feed } from '../supervisor/telemetry/feed.ts'
+import type { Journal } from '../supervisor/telemetry/journal.ts'
 import type { Metrics } from '../supervisor/telemetry/metrics.ts'
 import type { UsageHistory } from '../supervisor/telemetry/usage-history.ts'
 import type { Webhooks } from '../supervisor/telemetry/webhooks.ts'
@@ -54,6 +55,7 @@ export type ServerParts = {
   readonly trail: StoreTrailReader
   readonly feed: Feed
   readonly metrics: Metrics
+  readonly journal?: Journal | undefined
   readonly settings: ServerSettings
   /** The backends with what each can do on this host, by the last probe. */
   readonly backends: () => Promise<readonly BackendView[]>

@@ -195,7 +195,7 @@ export const tryShape = object({
 /** The body that creates a key. */
 export const keyShape = object({
   name: optional(text({ empty: true, max: 128 })),
-  scopes: optional(list(oneOf(...SCOPES), 4)),
+  scopes: optional(list(oneOf(...SCOPES), SCOPES.length)),
   tenant: optional({
     ...text({ max: 64 }),
     parse: (value: unknown, at: string) => tenantName(text({ max: 64 }).parse(value, at), at),

@@ -89,7 +89,7 @@ const MODULES: readonly Module[] = [
     holds:
       'the HTTP API: `/v1` routes, streams, authentication, limits, OpenAPI; E2B’s API in `e2b/`; requests for other nodes in `cluster/`',
     imports: ['model', 'audit', 'supervisor', 'cluster'],
-    packages: ['hono', '@hono/node-server', 'ws'],
+    packages: ['hono', 'hono/route', '@hono/node-server', 'ws'],
   },
   { name: 'client', holds: '`ringfence/client`: the typed SDK on `fetch` alone', imports: ['model'] },
   {

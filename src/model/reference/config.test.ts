@@ -83,7 +83,7 @@ function defaultsIn(code: string, name: string): string[] {
       ? new RegExp(`const ${said}\\b[^=]*= ([^\\n]+)`).exec(code)?.[1]
       : said
     const plain = (constant ?? said).replace(/(\d)_(?=\d)/g, '$1').replaceAll("'", '"')
-    const isLiteral = /^(\d[\d\s*]*|"[^"]*"|true|false|\[["\w\s,]*\])$/.test(plain)
+    const isLiteral = /^(\d[\d\s*.]*|"[^"]*"|true|false|\[["\w\s,]*\])$/.test(plain)
     return JSON.stringify(isLiteral ? Function(`return ${plain}`)() : plain)
   })
 }

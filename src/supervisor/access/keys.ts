@@ -5,7 +5,7 @@ import { findKey, findKeyByHash, insertKey, type KeyRow, listKeys, revokeKey } f
 import type { Store } from '../../store/sql.ts'
 
 /** What a key may do. `admin` is the operator: it sees every tenant and answers approvals. */
-export const SCOPES = ['create', 'exec', 'read', 'admin'] as const
+export const SCOPES = ['create', 'exec', 'read', 'admin', 'metrics'] as const
 /** What a key may do. */
 export type Scope = (typeof SCOPES)[number]
 

@@ -47,6 +47,7 @@ const COPIED = [
   'mcp',
   'memory',
   'skills',
+  'cluster.key',
   'instance.json',
   'sandbox-tokens.key',
   'webhook-secrets.key',
