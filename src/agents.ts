@@ -153,12 +153,17 @@ async function feed(running: Awaited<ReturnType<Sandbox['spawn']>>, text: string
 export type McpMountOptions = {
   readonly path?: string
   readonly extend?: McpOptions['extend']
+  /** Begins the ids of sessions; tells which of several servers keeps one. */
+  readonly sessionPrefix?: string | undefined
   readonly gateway?: McpGateway | undefined
 }
 
 /** The `/mcp` route. Its tools call `/v1` with the caller's key, so they permit nothing that `/v1` does not. */
-export function mcpMount(version: string, { path = '/mcp', extend, gateway }: McpMountOptions = {}): Mount {
-  const mcp = new McpHttp({ version, ...(extend && { extend }) })
+export function mcpMount(
+  version: string,
+  { path = '/mcp', extend, sessionPrefix, gateway }: McpMountOptions = {},
+): Mount {
+  const mcp = new McpHttp({ version, sessionPrefix, ...(extend && { extend }) })
   return (app, { authenticate, parts }) => {
     app.all(path, async (context) => {
       const principal = await authenticate(context, 'exec')

@@ -126,6 +126,15 @@ export type VerifyKey = {
   readonly x: string
   readonly hasSigned: (statement: Buffer, signature: Buffer) => boolean
 }
+/** Where a record is in the log that a reader sees: in a cluster among the records of all chains. */
+export const positionOf = ({
+  seq,
+  position,
+}: {
+  readonly seq: number
+  readonly position?: unknown
+}): number => (typeof position === 'number' ? position : seq)
+
 /** A key that signs heads of the log. */
 export type SigningKey = VerifyKey & { readonly sign: (statement: Buffer) => Buffer }
 

@@ -1,7 +1,8 @@
 import type { Store } from '../store/sql.ts'
 import type { TrailQuery } from '../store/trail-query.ts'
-import type { TrailRecord } from './chain.ts'
+import { positionOf, type TrailRecord } from './chain.ts'
 import { END, START } from './files.ts'
+import { type ChainKeys, FleetTrailReader } from './fleet-read.ts'
 import { trailLocation } from './open-store-trail.ts'
 import { type Proof, proofOf } from './proof.ts'
 import { endOfTrail, exportTrail, readTail, readTrail, type TrailFilter } from './read.ts'
@@ -23,8 +24,18 @@ const FOLLOW_MS = 200
 const PAGE = 1000
 
 /** The audit log of a state directory: its segment files, or the store that has taken them over. */
-export async function trailSource(home: string, openStore: () => Promise<Store>): Promise<TrailSource> {
-  return trailLocation(home) === undefined ? fileSource(home) : storeSource(home, await openStore())
+export async function trailSource(
+  home: string,
+  openStore: () => Promise<Store>,
+  /** In a cluster: the keys of the chains of all nodes, which are then read as one log. */
+  chainKeys?: (store: Store) => ReturnType<ChainKeys>,
+): Promise<TrailSource> {
+  if (trailLocation(home) === undefined) return fileSource(home)
+  const store = await openStore()
+  const reader = chainKeys
+    ? new FleetTrailReader(home, store, () => chainKeys(store))
+    : new StoreTrailReader(home, store)
+  return storeSource(reader, store)
 }
 
 const pause = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, FOLLOW_MS))
@@ -55,8 +66,7 @@ function fileSource(home: string): TrailSource {
   }
 }
 
-function storeSource(home: string, store: Store): TrailSource {
-  const reader = new StoreTrailReader(home, store)
+function storeSource(reader: StoreTrailReader, store: Store): TrailSource {
   const all = async function* (filter: TrailFilter, from: number): AsyncGenerator<TrailRecord, void> {
     let left = filter.limit ?? Number.POSITIVE_INFINITY
     for (let after = from; left > 0; ) {
@@ -65,18 +75,18 @@ function storeSource(home: string, store: Store): TrailSource {
       left -= records.length
       const last = records.at(-1)
       if (last === undefined || records.length < PAGE) return
-      after = last.seq
+      after = positionOf(last)
     }
   }
   return {
     async *tail(count, filter, follow) {
-      let { seq } = await reader.head()
+      let seq = await reader.position()
       const last = count > 0 ? await reader.query({ ...queryOf(filter), order: 'desc', limit: count }) : []
       yield* last.reverse()
       while (follow && !follow.aborted) {
         await pause()
-        for await (const record of all(filter, Math.max(seq, last.at(-1)?.seq ?? -1))) {
-          seq = record.seq
+        for await (const record of all(filter, Math.max(seq, ...last.slice(-1).map(positionOf)))) {
+          seq = positionOf(record)
           yield record
         }
       }

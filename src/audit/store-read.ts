@@ -13,20 +13,41 @@ const PAGE = 2048
 
 /** Reads and verifies an audit log in a store. */
 export class StoreTrailReader {
-  readonly #home: string
+  readonly #home: string | undefined
   readonly #store: Store
   readonly #key: VerifyKey
 
-  constructor(home: string, store: Store) {
-    const key = loadVerifyKey(home)
+  /** The log of this state directory; with a key, the chain of another server in the same store. */
+  constructor(home: string, store: Store, other?: VerifyKey) {
+    const key = other ?? loadVerifyKey(home)
     if (key === undefined) throw damaged('the signing key is missing')
-    this.#home = home
+    this.#home = other ? undefined : home
     this.#store = store
     this.#key = key
   }
 
+  /** The id of the chain. */
+  get chain(): string {
+    return this.#key.id
+  }
+
+  /** Whether other servers add records that this reader returns. */
+  get isShared(): boolean {
+    return false
+  }
+
+  /** The position of the last record that a query returns; -1 for none. */
+  position(): Promise<number> {
+    return this.lastSeq()
+  }
+
   /** The matching records, parsed, in the requested order. */
-  async query(query: TrailQuery): Promise<TrailRecord[]> {
+  query(query: TrailQuery): Promise<TrailRecord[]> {
+    return this.ownRecords(query)
+  }
+
+  /** The same, of this chain only. */
+  async ownRecords(query: TrailQuery): Promise<TrailRecord[]> {
     const rows = await queryTrail(this.#store, this.#key.id, query)
     return rows.map(({ line }) => JSON.parse(line) as TrailRecord)
   }
@@ -67,15 +88,16 @@ export class StoreTrailReader {
       return bad(0, `the head kept elsewhere does not belong to this audit log: ${wrong}`)
     const copy = this.#copiedHead()
     if (typeof copy === 'string') return bad(0, `the copy of the signed head is not valid: ${copy}`)
+    const kept = [...(copy ? [copy] : []), ...(against as Head[])]
     const text = await readHead(this.#store, this.#key.id)
     const anchor = text === undefined ? 'it is missing' : parseAnchorText(text, this.#key)
     const verifier = new ChainVerifier(this.#key)
     const end = typeof anchor === 'string' ? Number.MAX_SAFE_INTEGER : anchor.head.count
-    const found = await this.#walk(verifier, end, [copy, ...(against as Head[])])
+    const found = await this.#walk(verifier, end, kept)
     if (found) return found
     if (typeof anchor === 'string')
       return bad(verifier.vouched, `the signed head cannot be trusted from here on: ${anchor}`)
-    return this.#conclude(verifier, anchor.head, [copy, ...(against as Head[])])
+    return this.#conclude(verifier, anchor.head, kept)
   }
 
   /** Proves that one record is in the audit log. */
@@ -86,7 +108,9 @@ export class StoreTrailReader {
     return builder.finish(this.#key)
   }
 
-  #copiedHead(): Head | string {
+  /** The copy outside of the store; that of another server's chain is on its machine. */
+  #copiedHead(): Head | string | undefined {
+    if (this.#home === undefined) return undefined
     const anchored = parseAnchors(readAnchors(this.#home) ?? '', this.#key, 'skipped')
     return typeof anchored === 'string' ? anchored : anchored.anchor.head
   }

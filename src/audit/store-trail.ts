@@ -58,6 +58,11 @@ export class StoreTrail implements EventSink {
     return this.#parts.key.id
   }
 
+  /** The public key of the chain. */
+  get publicKey(): string {
+    return this.#parts.key.x
+  }
+
   /** Resolves once the record and the head that covers it are on disk; otherwise nothing was recorded. */
   append(event: Event, pace?: Pace): Promise<void> {
     return this.#queue.append(event, pace)

@@ -6,7 +6,8 @@ import { unwritable } from '../audit/files.ts'
 import { checkProof } from '../audit/proof.ts'
 import type { TrailFilter } from '../audit/read.ts'
 import { type TrailSource, trailSource } from '../audit/source.ts'
-import { compose, databaseUrl } from '../compose/compose.ts'
+import { ClusterKey, chainKeysOf } from '../cluster/identity.ts'
+import { clusterKeyFile, compose, databaseUrl } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson, visibleLines } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
@@ -93,7 +94,12 @@ export const audit = (args: readonly string[]): Promise<number> => {
     const server = namedServer()
     if (server) return remoteTrail(server)
     const { config, env } = await compose()
-    return trailSource(io.home, () => openStore({ stateDir: io.home, databaseUrl: databaseUrl(config, env) }))
+    const key = ClusterKey.load(clusterKeyFile(config, io.home))
+    return trailSource(
+      io.home,
+      () => openStore({ stateDir: io.home, databaseUrl: databaseUrl(config, env) }),
+      key && ((store) => chainKeysOf(store, key)),
+    )
   })
 }
 
@@ -215,7 +221,7 @@ function keyFrom(x: string): VerifyKey {
 }
 
 /** The newest head in a copy of the anchor file, or the head of a proof. */
-function headFrom(file: string): unknown {
+export function headFrom(file: string): unknown {
   type Held = { readonly head?: { readonly count?: number } } | null
   const lines = textFrom(file).trim().split('\n')
   const heads = lines.map((line) => (jsonIn(line, file) as Held)?.head)

@@ -25,12 +25,16 @@ usage: ringfence <command> [options]
   serve    start the server: HTTP API, API keys, approvals, events, console
   sandbox  create, use and destroy sandboxes on a server
   volume   create, list, copy and remove volumes: named directories that outlive sandboxes
+  cluster  make several servers on one PostgreSQL a cluster: init, token, join
+  node     list, cordon, drain and remove the nodes of a cluster
   snapshot list and remove snapshots of sandboxes
   template build, list and remove templates
   webhook  send records of the audit log to a URL
   login    store the address and the key of a server
   key      create, list and revoke API keys
   migrate  move the records from SQLite to PostgreSQL
+  backup   write the records, the audit log and the keys to one file
+  restore  verify a backup and make it the state directory
   approve  approve a command that waits for an answer
   reject   reject a command that waits for an answer
   reload   reload a server's configuration
@@ -46,6 +50,7 @@ examples:
 
 exit codes: the command's own; 124 a limit stopped the command; 125 ringfence failed;
 126 denied by the policy, or not approved; 2 wrong usage or invalid input
+\`ringfence help errors\` explains every error code
 `
 
 const RUN = `usage: ringfence run [options] [--] program [arguments…]
@@ -299,16 +304,45 @@ examples:
 `
 
 const SERVE = `usage: ringfence serve [--host 127.0.0.1] [--port 4200] [--database-url URL] [--tls-cert F --tls-key F]
+                       [--role all|api|node]
 
 Serves the API under /v1 (described at /openapi.json) until SIGTERM, then waits for running commands to finish. SIGHUP
 reloads the configuration. Records and the audit log are stored in SQLite under the state directory, or in PostgreSQL.
 An address other than loopback needs TLS, or --insecure-bind behind your own TLS proxy. --print-key creates and prints
-an admin key. The printed console URL signs you in once, within ten minutes (docs/console.md).
+an admin key. --role: what this server does in a cluster (docs/cluster.md). The printed console URL signs you in once, within ten minutes (docs/console.md).
 
 examples:
   ringfence serve
   ringfence serve --port 8080 --database-url postgres://ringfence@localhost/ringfence
   ringfence serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+`
+
+const BACKUP = `usage: ringfence backup FILE [--database-url postgres://…] [--json]
+
+Writes the records (SQLite or PostgreSQL), the audit log and the keys of the state directory to a new file that only you
+can read. The server may run. The copy is verified before the file appears. Keep the file as secret as the state
+directory: it contains the signing key of the audit log and the secret of sandbox tokens.
+
+Not in the file: the files of volumes, snapshots, templates, images and paused sandboxes; the command lists them.
+
+examples:
+  ringfence backup /var/backups/ringfence.tar.gz
+  ringfence backup /var/backups/ringfence.tar.gz --json
+`
+
+const RESTORE = `usage: ringfence restore FILE [--force] [--against HEAD] [--database-url postgres://…] [--json]
+
+Unpacks a backup beside the state directory, compares every file with the backup's list, verifies the whole audit log
+against its signed head, and only then replaces the state directory. Stop the server first. If anything fails, nothing
+has changed.
+
+  --force              replace a state directory that is not empty; the old one is kept beside it
+  --against FILE       a copy of anchor/head.jsonl stored elsewhere; detects a backup that is older than it
+  --database-url URL   an empty PostgreSQL database for the records (default: as configured; none: SQLite)
+
+examples:
+  ringfence restore /var/backups/ringfence.tar.gz
+  RINGFENCE_HOME=/srv/ringfence ringfence restore /var/backups/ringfence.tar.gz --force
 `
 
 const MIGRATE = `usage: ringfence migrate --database-url postgres://user@host/name [--json]
@@ -366,6 +400,32 @@ examples:
   ringfence volume create models --size 20480
   ringfence sandbox create --volume models:/models:ro
   ringfence volume cp models models-2024 --read-only
+`
+
+const CLUSTER = `usage: ringfence cluster init [--database-url URL]
+       ringfence cluster token [--minutes 60]
+       ringfence cluster join TOKEN [--database-url URL]
+
+Several servers on one PostgreSQL are a cluster: any of them answers requests for sandboxes of all. \`init\` creates the
+cluster's key and certificate authority, once. \`token\` prints a token that lets one more machine join, once. A server is
+a node when its configuration has [cluster] and its state directory the key (docs/cluster.md).
+
+examples:
+  ringfence cluster init --database-url postgres://ringfence@db/ringfence
+  ringfence cluster token
+  ringfence cluster join rfj_0123 --database-url postgres://ringfence@db/ringfence
+`
+
+const NODE = `usage: ringfence node ls
+       ringfence node cordon|drain|uncordon NAME…
+       ringfence node rm NAME…
+
+Shows and changes the nodes of the cluster of the server at RINGFENCE_URL. A node that is cordoned or drained takes no new
+sandboxes; those that it has go on until they end. \`rm\` forgets a node that does not run any more.
+
+examples:
+  ringfence node ls
+  ringfence node drain n2
 `
 
 const SNAPSHOT = `usage: ringfence snapshot ls
@@ -501,6 +561,8 @@ const HELP: Readonly<Record<string, string>> = {
   serve: SERVE,
   sandbox: SANDBOX,
   volume: VOLUME,
+  cluster: CLUSTER,
+  node: NODE,
   snapshot: SNAPSHOT,
   template: TEMPLATE,
   webhook: WEBHOOK,
@@ -510,6 +572,8 @@ const HELP: Readonly<Record<string, string>> = {
   approve: APPROVE,
   reject: APPROVE,
   migrate: MIGRATE,
+  backup: BACKUP,
+  restore: RESTORE,
   reload: RELOAD,
   completion: COMPLETION,
 }

@@ -30,6 +30,8 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   serve: async () => (await import('./serve.ts')).serve,
   sandbox: async () => (await import('./sandbox.ts')).sandbox,
   volume: async () => (await import('./volume.ts')).volume,
+  cluster: async () => (await import('./cluster.ts')).cluster,
+  node: async () => (await import('./node.ts')).node,
   snapshot: async () => (await import('./snapshot.ts')).snapshot,
   template: async () => (await import('./template.ts')).template,
   webhook: async () => (await import('./webhook.ts')).webhook,
@@ -39,12 +41,16 @@ const COMMANDS: Readonly<Record<string, () => Promise<Command>>> = {
   approve: async () => (await import('./approve.ts')).approve,
   reject: async () => (await import('./approve.ts')).reject,
   migrate: async () => (await import('./migrate.ts')).migrate,
+  backup: async () => (await import('./backup.ts')).backup,
+  restore: async () => (await import('./backup.ts')).restore,
   completion: async () => (await import('./completion.ts')).completion,
   reload: async () => (await import('./approve.ts')).reload,
 }
 
 async function main(argv: readonly string[]): Promise<number> {
   const [name, ...args] = leadingCommand(argv)
+  if (name === 'help' && args[0] === 'errors')
+    return (await import('./error-help.ts')).errorHelp(args.includes('--json'))
   if (name === undefined || name === '--help' || name === '-h' || name === 'help') {
     out(helpText(args[0] ?? ''))
     return name === undefined ? 2 : 0

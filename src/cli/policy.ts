@@ -1,7 +1,7 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { loadConfig } from '../host/config-file.ts'
-import { configShape } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
+import { configSchema } from '../model/reference/config.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import type { ExampleResult } from '../policy/policy.ts'
 import { parseOptions, usage } from './options.ts'
@@ -23,7 +23,7 @@ export async function policy(args: readonly string[]): Promise<number> {
       return explain(file ?? values.policy, values)
     case 'schema':
       out(
-        `${JSON.stringify({ $schema: 'https://json-schema.org/draft/2020-12/schema', title: 'ringfence.toml', ...configShape.schema }, null, 2)}\n`,
+        `${JSON.stringify({ $schema: 'https://json-schema.org/draft/2020-12/schema', title: 'ringfence.toml', ...configSchema() }, null, 2)}\n`,
       )
       return 0
     default:

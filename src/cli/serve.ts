@@ -1,4 +1,5 @@
 import { type RunningServer, startServer } from '../compose/serve.ts'
+import { CLUSTER_ROLES } from '../model/config.ts'
 import { VERSION } from '../model/version.ts'
 import { visibleJson } from '../model/visible.ts'
 import { numberOption, parseOptions, usage } from './options.ts'
@@ -11,6 +12,7 @@ const OPTIONS = {
   'tls-cert': { type: 'string' },
   'tls-key': { type: 'string' },
   'insecure-bind': { type: 'boolean' },
+  role: { type: 'string' },
   /** For `npm start` and tests: creates a key and prints it. */
   'print-key': { type: 'boolean' },
 } as const
@@ -36,6 +38,8 @@ export async function serve(args: readonly string[]): Promise<number> {
     insecureBind: values['insecure-bind'],
     version: VERSION,
     log: say,
+    role: roleOf(values.role),
+    onFenced: () => process.exit(FENCED),
   })
   const onReload = (): void => void reload(server, say)
   process.on('SIGHUP', onReload)
@@ -46,6 +50,15 @@ export async function serve(args: readonly string[]): Promise<number> {
   await Promise.race([server.drain(), stop.second.then(() => server.close())])
   process.off('SIGHUP', onReload)
   return 0
+}
+
+/** Another node has taken over and nothing runs here any more: whoever started this process starts it again. */
+const FENCED = 75
+
+function roleOf(given: string | undefined) {
+  const role = CLUSTER_ROLES.find((one) => one === given)
+  if (given === undefined || role) return role
+  throw usage('serve', `--role: \`${given}\` is not one of ${CLUSTER_ROLES.join(', ')}`)
 }
 
 async function announce(server: RunningServer, json: boolean, printKey: boolean): Promise<void> {

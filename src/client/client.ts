@@ -11,6 +11,7 @@ import type {
   CreatedKey,
   CreatedWebhook,
   KeyInfo,
+  NodeInfo,
   Page,
   PolicyHash,
   PolicyView,
@@ -228,6 +229,22 @@ export class RingfenceClient {
 
   async removeVolume(idOrName: string): Promise<void> {
     await this.#transport.json({ method: 'DELETE', path: `/v1/volumes/${encodeURIComponent(idOrName)}` })
+  }
+
+  /** The nodes of the cluster; none if the server is alone. */
+  nodes(): Promise<Page<NodeInfo>> {
+    return this.#get('/v1/nodes')
+  }
+
+  /** Sets whether a node takes new sandboxes. */
+  scheduleNode(idOrName: string, verb: 'cordon' | 'drain' | 'uncordon'): Promise<NodeInfo> {
+    const path = `/v1/nodes/${encodeURIComponent(idOrName)}/${verb}`
+    return this.#transport.json({ method: 'POST', path, json: {} })
+  }
+
+  /** Forgets a node that does not run any more. */
+  removeNode(idOrName: string): Promise<NodeInfo> {
+    return this.#transport.json({ method: 'DELETE', path: `/v1/nodes/${encodeURIComponent(idOrName)}` })
   }
 
   snapshots(): Promise<Page<SnapshotInfo>> {

@@ -49,6 +49,8 @@ export type ComposeOptions = {
   readonly onProgress?: (text: string) => void
   /** Where events are recorded; default: the audit log of the state directory. */
   readonly trail?: TrailSink
+  /** Whether sandboxes may act now; absent: always. */
+  readonly mayAct?: () => boolean
 }
 
 export { agentPath, guestFile, packageFile }
@@ -144,7 +146,7 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
     pins: (path) => pinsOf(path, pinOptions(env, home)),
     host: hostFacts(stateDir, home, cwd),
     newId,
-    egress: lazyEgress(() => now.config, { trail, env, vault }),
+    egress: lazyEgress(() => now.config, { trail, env, vault, mayAct: options.mayAct }),
     review: (spec, id) => reviewFor(spec, stateDir, id),
   })
   const reload: Ringfence['reload'] = async () => {
@@ -320,6 +322,10 @@ export function stateDirectory(env: Readonly<Record<string, string | undefined>>
   return join(env.XDG_STATE_HOME ?? join(env.HOME ?? homedir(), '.local', 'state'), 'ringfence')
 }
 
+/** Where the cluster's key is. */
+export const clusterKeyFile = ({ cluster }: Pick<Config, 'cluster'>, stateDir: string): string =>
+  cluster?.key_file ?? join(stateDir, 'cluster.key')
+
 /** Creates an unguessable id whose prefix names its kind. */
 export const newId = (prefix: string): string => `${prefix}_${randomBytes(10).toString('hex')}`
 
@@ -333,7 +339,7 @@ function reviewFor(spec: Spec, stateDir: string, sandboxId: string): Review {
 /** Loads the proxy when a sandbox needs one. */
 function lazyEgress(
   config: () => Config,
-  parts: Pick<EgressParts, 'trail' | 'env' | 'vault'>,
+  parts: Pick<EgressParts, 'trail' | 'env' | 'vault' | 'mayAct'>,
 ): (spec: Spec, allowPrivate: readonly string[]) => Promise<PreparedEgress> {
   return async (spec, allowPrivate) => {
     const { egressWith } = await import('../supervisor/egress.ts')

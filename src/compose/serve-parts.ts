@@ -1,10 +1,10 @@
 import { monitorEventLoopDelay } from 'node:perf_hooks'
-import { StoreTrailReader } from '../audit/store-read.ts'
 import type { StoreTrail } from '../audit/store-trail.ts'
+import { NodeAdmin } from '../cluster/node-admin.ts'
 import { safeFetch } from '../egress/safe-fetch.ts'
 import { Review, reviewedId } from '../host/review/review.ts'
 import type { WritableRoots } from '../host/root/writable-roots.ts'
-import type { Config } from '../model/config.ts'
+import type { CLUSTER_ROLES, Config } from '../model/config.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
 import { approvedHostsOf } from '../policy/network/plan-egress.ts'
 import { AuthenticatedStreams } from '../server/authenticated-streams.ts'
@@ -47,6 +47,7 @@ import { Volumes } from '../supervisor/volumes/volumes.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
 import { e2bGateway } from './mcp-gateway.ts'
+import { deliversIn, fleetOf, type Membership, trailReader } from './serve-cluster.ts'
 
 /** Constructs the services that the server's routes use. */
 
@@ -62,6 +63,10 @@ export type ServeOptions = ComposeOptions & {
   readonly mounts?: ListenOptions['mounts']
   readonly upgrades?: ListenOptions['upgrades']
   readonly version?: string
+  /** What this server does in a cluster. Default: `role` in [cluster]. */
+  readonly role?: (typeof CLUSTER_ROLES)[number] | undefined
+  /** Another node has taken over and nothing runs here any more. */
+  readonly onFenced?: () => void
 }
 
 /** The opened resources that the services need. */
@@ -76,6 +81,8 @@ export type Grown = {
   readonly templates: Templates
   readonly volumes: Volumes
   readonly images: Images
+  /** Present if this server is one of several. */
+  readonly membership: Membership | undefined
   readonly gateway: McpGateway
 }
 
@@ -120,7 +127,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
   const { ringfence, store, trail, templates } = grown
   const server = live.config.server ?? {}
   const metrics = loopMetrics()
-  const reader = new StoreTrailReader(ringfence.stateDir, store)
+  const reader = trailReader(ringfence, store, grown.membership)
   const feed = new Feed(trail, reader)
   const timeoutMs = (): number => (live.config.server?.approval_timeout_secs ?? 300) * 1000
   const approvals = approvalsOf(grown, timeoutMs)
@@ -141,13 +148,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: policyOf(ringfence, reload),
     doctor: () => doctorReport(ringfence),
-    reviews: new Reviews({
-      supervisor,
-      trail: ringfence.trail,
-      find: (id) => Review.of(ringfence.stateDir, agentPath(), id),
-      ids: () => Review.list(ringfence.stateDir).map(reviewedId),
-      waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
-    }),
+    reviews: reviewsOf(grown, supervisor),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     templates,
     volumes: grown.volumes,
@@ -160,6 +161,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
       feed,
       newId,
       post: posting(live),
+      isOurs: deliversIn(grown.membership),
       isInForce: async (keyId) => (await keys.principalById(keyId)) !== undefined,
     }),
     trail: reader,
@@ -172,6 +174,8 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     reload,
     trouble: () => readinessProblems(ringfence.stateDir, store, supervisor),
     log: options.log ?? (() => {}),
+    record: ringfence.trail,
+    cluster: clusterParts(grown),
     skills: skillParts(ringfence),
     builder: {
       builds: e2b.builds,
@@ -180,6 +184,18 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
   }
   return parts
 }
+
+const reviewsOf = ({ ringfence }: Grown, supervisor: Supervisor): Reviews =>
+  new Reviews({
+    supervisor,
+    trail: ringfence.trail,
+    find: (id) => Review.of(ringfence.stateDir, agentPath(), id),
+    ids: () => Review.list(ringfence.stateDir).map(reviewedId),
+    waitingOf: (id) => Review.waitingOf(ringfence.stateDir, id),
+  })
+
+const clusterParts = ({ membership, store, ringfence }: Grown): ServerParts['cluster'] =>
+  membership && { node: membership.node, admin: new NodeAdmin(store, ringfence.trail) }
 
 function policyOf(ringfence: Ringfence, reload: ServerParts['reload']): PolicyService {
   const { policyFile: file, home, current, policyHash: hash, inspect } = ringfence
@@ -267,6 +283,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server }: PolicyParts)
     assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
     pool: (server.pool ?? []).map(poolSize),
     prepared: readyOf(ringfence),
+    ...(grown.membership && { fleet: fleetOf(grown.membership) }),
     limits: {
       sandboxes: server.max_sandboxes ?? SANDBOXES,
       sandboxesPerKey: server.max_sandboxes_per_key ?? 200,
@@ -286,11 +303,15 @@ const opening = ({ ringfence, privateDirectories: directories, roots }: Grown, a
   openWithPrivateDirectories(askingGate(ringfence.gate, approvals), { directories, roots, newId })
 
 /** The volumes of this server; the limits are read again after each reload. */
-export const volumesOf = (ringfence: Ringfence, store: Store, dir: string): Volumes =>
+export const volumesOf = (
+  ringfence: Ringfence,
+  store: Store,
+  place: { readonly dir: string; readonly node: string | undefined },
+): Volumes =>
   new Volumes({
     store,
     trail: ringfence.trail,
-    dir,
+    ...place,
     newId,
     limits: () => {
       const { volumes = {} } = ringfence.current()

@@ -14,7 +14,7 @@ import { type ListenOptions, listen } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
-import { loadSandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
+import { loadSandboxTokens, SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { beginInstance } from '../supervisor/instance.ts'
 import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
@@ -30,6 +30,16 @@ import {
 } from './compose.ts'
 import { type ExecServerMount, execServerMount } from './exec-server-mount.ts'
 import { gatewayOf } from './mcp-gateway.ts'
+import {
+  clusterListening,
+  describeCluster,
+  enlist,
+  idleMsIn,
+  type JoinOptions,
+  joinCluster,
+  type Membership,
+  sharedArchives,
+} from './serve-cluster.ts'
 import {
   e2bParts,
   type Grown,
@@ -103,21 +113,42 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     if (!opened) throw new Error('the audit log is not open yet')
     await opened.append({ ...event, policy: hash() }, pace)
   }
-  const ringfence = await compose({ ...options, stays: true, trail: { append, close: async () => {} } })
+  let membership: Membership | undefined
+  const ringfence = await compose({
+    ...options,
+    stays: true,
+    trail: { append, close: async () => {} },
+    mayAct: () => membership?.node.isHeld ?? true,
+  })
   hash = ringfence.policyHash
   closing.push(() => ringfence.close())
   const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
   const answerMs = (ringfence.config.server?.database_timeout_secs ?? 10) * 1000
-  const store = await openStore({ stateDir, databaseUrl: database, answerMs })
+  const store = await openStore({
+    stateDir,
+    databaseUrl: database,
+    answerMs,
+    idleMs: idleMsIn(ringfence.config),
+  })
   closing.push(() => store.close())
+  // The last record needs the lease, so a node leaves its cluster after the audit log is closed.
+  const late: Closing = []
+  closing.push(() => undo(late))
   const trail = await openStoreTrail({ home: stateDir, store })
   opened = trail
   closing.push(() => trail.close())
-  const tokens = loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
+  membership = await joinCluster(joiningOf(options, { ringfence, store, trail, instance, database }), late)
+  // All nodes derive the same tokens.
+  const tokens = membership
+    ? new SandboxTokens(membership.key.derive('sandbox tokens'))
+    : loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
-  const templates = new Templates(store, join(stateDir, 'templates'))
-  const volumes = volumesOf(ringfence, store, join(stateDir, 'volumes'))
+  const templates = new Templates(store, join(stateDir, 'templates'), undefined, sharedArchives(membership))
+  const volumes = volumesOf(ringfence, store, {
+    dir: join(stateDir, 'volumes'),
+    node: membership?.node.id,
+  })
   const images = imagesOf(ringfence, join(stateDir, 'image-trees'))
   const gateway = gatewayOf(ringfence, options.version ?? '0.1.0')
   closing.push(() => gateway.close())
@@ -125,7 +156,8 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     ringfence,
     store,
     trail,
-    instance,
+    // In a cluster the database counts the epochs.
+    instance: membership ? { ...instance, epoch: membership.node.epoch } : instance,
     tokens,
     privateDirectories,
     roots,
@@ -133,8 +165,27 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     volumes,
     images,
     gateway,
+    membership,
   }
 }
+
+const joiningOf = (
+  { version = '0.1.0', role, log = () => {} }: ServeOptions,
+  {
+    trail,
+    database,
+    ...opened
+  }: Pick<Grown, 'ringfence' | 'store' | 'trail' | 'instance'> & {
+    readonly database: string | undefined
+  },
+): JoinOptions => ({
+  ...opened,
+  databaseUrl: database,
+  chain: { id: trail.chain, publicKey: trail.publicKey },
+  role,
+  version,
+  log,
+})
 
 async function serve(options: ServeOptions, grown: Grown, closing: Closing): Promise<RunningServer> {
   const { ringfence, store } = grown
@@ -145,19 +196,26 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const parts: ServerParts = partsOf(options, grown, live, e2b)
   const retention = retentionOf(options, grown, live, parts.supervisor)
   closing.push(() => parts.webhooks.close())
+  closing.push(() => parts.feed.close())
   closing.push(() => parts.streams.close())
   closing.push(() => retention.close())
   const watch = volumeWatchOf(grown, parts)
   closing.push(() => watch.close())
   closing.push(() => parts.volumeFiles.close())
   const recovered = await recover(parts, grown)
+  const { membership } = grown
+  if (membership) enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
+  const cluster = membership && clusterListening(membership, parts, store)
+  if (membership) describeCluster(membership, parts)
   const codex = execServerMount()
   closing.push(() => codex.close())
-  const listening = await listen(parts, listenOptions(options, grown, e2b, codex))
+  const listening = await listen(parts, { ...listenOptions(options, grown, e2b, codex), cluster })
   closing.push(() => listening.close())
   retention.start()
   watch.start()
   closing.push(everyHour(() => pruneImages(grown, parts)))
+  if (membership)
+    closing.push(everyHour(async () => void (await grown.templates.sweep(Date.now() - 3_600_000))))
   const close = once(async () => {
     await parts.supervisor.drain(0)
     // Tell clients about the shutdown first, so that they do not reconnect to a closing store.
@@ -229,11 +287,12 @@ async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
 
 function listenOptions(
   options: ServeOptions,
-  { ringfence, gateway }: Grown,
+  { ringfence, gateway, membership }: Grown,
   e2b: E2bParts,
   codex: ExecServerMount,
 ): ListenOptions {
   const { server = {} } = ringfence.config
+  const sessionPrefix = membership && `${membership.node.id}.`
   const cert = options.tlsCert ?? server.tls_cert
   const key = options.tlsKey ?? server.tls_key
   return {
@@ -243,7 +302,7 @@ function listenOptions(
     insecureBind: options.insecureBind,
     version: options.version ?? '0.1.0',
     mounts: [
-      mcpMount(options.version ?? '0.1.0', { gateway }),
+      mcpMount(options.version ?? '0.1.0', { gateway, sessionPrefix }),
       codex.mount,
       e2bMount(e2b),
       consoleMount(packageFile('dist', 'web')),

@@ -33,6 +33,8 @@ export class EgressConnection {
   bytesIn = 0
   bytesOut = 0
   address: string | undefined
+  /** Whether bytes may leave the sandbox now; absent: always. */
+  mayPass: (() => boolean) | undefined
   readonly #started = Date.now()
   readonly #idle: NodeJS.Timeout
   readonly #cut = new Cancellation()
@@ -76,6 +78,8 @@ export class EgressConnection {
 
   /** Bytes out of it. */
   readonly countOut = (count: number): void => {
+    // Before the bytes are written: cutting the connection closes the socket that they would go to.
+    if (this.mayPass?.() === false) this.cut(new SandboxError('wrong-state', 'the sandbox must not act now'))
     this.bytesOut += count
     this.touch()
   }

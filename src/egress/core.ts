@@ -58,6 +58,8 @@ export type Hooks = {
   readonly admit?: ((connection: Connection) => Promise<void> | void) | undefined
   /** Receives every connection: a rejected one at once, others when they end. */
   readonly onConnection?: ((connection: Connection) => void) | undefined
+  /** Asked before each piece that leaves the sandbox: a no cuts the connection. */
+  readonly mayPass?: (() => boolean) | undefined
 }
 
 /** A host that is not on the list, and the client that waits for it. */
@@ -139,6 +141,7 @@ export class Core {
         around,
         this.#parts.via,
       )
+      connection.mayPass = this.#parts.hooks.mayPass
       this.#open.add(connection)
       await this.#askOwner(connection)
       if (replaced !== this.#replaced || this.#closed) this.#rejudge(connection)

@@ -73,6 +73,7 @@ export class EgressProxy {
         unlisted: options.unlisted,
         admit: options.admit,
         onConnection: options.onConnection,
+        mayPass: options.mayPass,
       },
       broker: secrets.length > 0 ? new Broker(secrets) : undefined,
       transforms,

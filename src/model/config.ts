@@ -9,6 +9,7 @@ import {
   object,
   oneOf,
   optional,
+  record,
   refuse,
   type Shape,
   text,
@@ -152,6 +153,50 @@ const approvedHostShape = object({
 /** Hypervisors that `[microvm] driver` selects. */
 export const MICROVM_DRIVERS = ['qemu', 'firecracker', 'vz'] as const
 
+/** What a server does in a cluster. */
+export const CLUSTER_ROLES = ['all', 'api', 'node'] as const
+
+const factor = () => number({ above: 0, max: 1000 })
+
+/** This server as a node of a cluster. */
+const clusterShape = object({
+  /** How people call this node. Default: the name of the machine. */
+  name: optional(text({ max: 64 })),
+  /** `api` answers requests and runs no sandboxes; `node` runs sandboxes for the others. Default: all. */
+  role: optional(oneOf(...CLUSTER_ROLES)),
+  /** Where this node listens for the others: `host:port`. */
+  listen: optional(text({ max: 256 })),
+  /** Where the others reach it, if that is another address: `https://host:port`. */
+  url: optional(text({ max: 256 })),
+  /** The file with the cluster's key. Default: `cluster.key` in the state directory, which `cluster join` writes. */
+  key_file: optional(text()),
+  /** How long a node that stopped keeps its sandboxes before it is lost. Default: 10. */
+  lease_secs: optional(number({ min: 1, max: 3600 })),
+  /** What `placement` in a create can ask for. */
+  labels: optional(record(text({ max: 256 }), /^[\w./-]{1,64}$/)),
+  /** What this node has; default: what the machine has. */
+  cpus: optional(number({ above: 0, max: 65_536 })),
+  memory_mb: optional(positive(2 ** 40)),
+  disk_mb: optional(positive(2 ** 40)),
+  /** How many times that its sandboxes may reserve together. Default: processors 8, memory 1, disk 10. */
+  overcommit: optional(
+    object({ cpu: optional(factor()), memory: optional(factor()), disk: optional(factor()) }),
+  ),
+  /** What a sandbox reserves that has no limit. Default: 0.1 processors, 64 MB of memory, 64 MB of disk. */
+  reserve: optional(
+    object({
+      cpus: optional(number({ above: 0, max: 4096 })),
+      memory_mb: optional(positive(2 ** 30)),
+      disk_mb: optional(positive(2 ** 30)),
+    }),
+  ),
+  /** How many creates wait for room, and how long. Default: 256, 10. */
+  max_waiting: optional(number({ integer: true, min: 0, max: 100_000 })),
+  wait_secs: optional(number({ min: 0, max: 600 })),
+})
+/** `[cluster]`. */
+export type ClusterConfig = Infer<typeof clusterShape>
+
 /** The whole configuration file. */
 export const configShape = object({
   policy: optional(policyShape),
@@ -251,6 +296,8 @@ export const configShape = object({
       driver: optional(oneOf(...MICROVM_DRIVERS)),
     }),
   ),
+  /** This server is one of several on one PostgreSQL. */
+  cluster: optional(clusterShape),
   server: optional(
     object({
       host: optional(text()),

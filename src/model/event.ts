@@ -11,6 +11,7 @@ export const EVENT_NAMES = [
   'McpCall',
   'Secret',
   'Volume',
+  'Node',
   'Pruning',
   'Checkpoint',
 ] as const

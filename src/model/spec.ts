@@ -47,6 +47,14 @@ export const volumeMountShape = object({
   mode: optional(oneOf('ro', 'rw')),
 })
 
+/** Where in a cluster a sandbox runs. */
+export const placementShape = object({
+  /** The only node that fits, by id or name. */
+  node: optional(text({ max: 64 })),
+  /** Labels that its node has, from `labels` in [cluster]. */
+  labels: optional(record(text({ empty: true, max: 256 }))),
+})
+
 /** What a caller may ask for when it creates a sandbox. */
 export const specShape = object({
   backend: optional(text()),
@@ -103,6 +111,8 @@ export const specShape = object({
       wakes: optional(boolean()),
     }),
   ),
+  /** On a server that is a node of a cluster. */
+  placement: optional(placementShape),
   agentId: optional(text({ max: 256 })),
   metadata: optional(record(text({ empty: true }))),
 })

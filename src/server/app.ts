@@ -5,6 +5,7 @@ import type { Principal, Scope } from '../supervisor/access/keys.ts'
 import { authenticator, authorize } from './auth.ts'
 import type { Credential } from './authenticated-streams.ts'
 import { jsonBody, queryOf } from './body.ts'
+import { clientAddress } from './cluster/peers.ts'
 import { consolePrincipal } from './console-auth.ts'
 import { checkHost, checkOrigin, RateLimit } from './guard.ts'
 import { openApi } from './openapi.ts'
@@ -19,6 +20,7 @@ import { fileRoutes } from './routes/files.ts'
 import { hostRoutes } from './routes/host.ts'
 import { isolationRoutes } from './routes/isolation.ts'
 import { keyRoutes } from './routes/keys.ts'
+import { nodeRoutes } from './routes/nodes.ts'
 import { policyRoutes } from './routes/policy.ts'
 import { portRoutes } from './routes/ports.ts'
 import { reviewRoutes } from './routes/reviews.ts'
@@ -48,6 +50,7 @@ export const ROUTES: readonly Route[] = [
   ...webhookRoutes,
   ...consoleRoutes,
   ...hostRoutes,
+  ...nodeRoutes,
 ]
 
 /** The types of Hono's context. */
@@ -154,7 +157,7 @@ function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['au
   const rate = new RateLimit(parts.settings.requestsPerSecond)
   const wrong = new RateLimit(parts.settings.wrongKeysPerSecond)
   return async (context, scope, sandboxId) => {
-    const address = context.env?.incoming?.socket?.remoteAddress ?? ''
+    const address = clientAddress(context.env?.incoming)
     try {
       const { headers, method } = context.req.raw
       let by: Credential = 'secret'

@@ -1,3 +1,4 @@
+import { positionOf } from '../audit/chain.ts'
 import type { Approval } from '../model/api/approvals.ts'
 import type { ConsoleSandbox, consoleEvents } from '../model/api/console.ts'
 import type { WaitingReview } from '../model/api/reviews.ts'
@@ -78,7 +79,7 @@ export class ConsoleStream {
       this.#sent.set(entry.id, keyOf(view))
       return view
     })
-    const { seq } = await this.#parts.trail.head()
+    const seq = await this.#parts.trail.position()
     return { event: 'hello', data: { sandboxes, seq, policy: this.#parts.policy.hash() } }
   }
 
@@ -105,7 +106,7 @@ export class ConsoleStream {
     const { signal } = this.#stop
     try {
       for await (const record of this.#parts.feed.follow(this.#principal, { after, signal })) {
-        this.#push({ event: 'record', data: record, id: record.seq })
+        this.#push({ event: 'record', data: record, id: positionOf(record) })
         this.#reviewed ||= record.event === 'Review'
         this.#settling ??= setTimeout(() => this.#changes(), SETTLE_MS)
       }

@@ -4,8 +4,10 @@ import { type AddressInfo, isIP, type Socket } from 'node:net'
 import { getRequestListener } from '@hono/node-server'
 import { SandboxError } from '../model/errors.ts'
 import { createApp, type Mount } from './app.ts'
+import type { PeerListener } from './cluster/peers.ts'
+import type { ClusterRouter, Local } from './cluster/router.ts'
 import type { ServerParts } from './parts.ts'
-import { type UpgradeTaker, upgradeHandler } from './upgrade.ts'
+import { headersOf, type UpgradeTaker, upgradeHandler } from './upgrade.ts'
 
 /** Where a server listens, and with which certificate. */
 export type ListenOptions = {
@@ -17,6 +19,15 @@ export type ListenOptions = {
   readonly version: string
   readonly mounts?: readonly Mount[]
   readonly upgrades?: readonly UpgradeTaker[]
+  /** In a cluster: brings requests to the nodes that own what they are about. */
+  readonly cluster?: ClusterListening | undefined
+}
+
+/** How a server listens that is one of several. */
+type ClusterListening = {
+  readonly router: ClusterRouter
+  readonly peers: PeerListener
+  readonly admits: (id: string, fingerprint: string) => Promise<boolean>
 }
 
 /** A server that listens. */
@@ -70,11 +81,47 @@ export async function listen(parts: ServerParts, options: ListenOptions): Promis
   }
 }
 
-function serverOf(parts: ServerParts, options: ListenOptions): Server {
-  const app = createApp(parts, options.version, options.mounts)
+/** What this server answers itself. */
+function localOf(parts: ServerParts, { version, mounts, upgrades, tls }: ListenOptions): Local {
+  const app = createApp(parts, version, mounts)
   const listener = getRequestListener(app.fetch as Parameters<typeof getRequestListener>[0], {
     overrideGlobalObjects: false,
   })
+  const upgrade = upgradeHandler(parts, upgrades)
+  return {
+    request: (request, response) => void listener(request, response),
+    upgrade: (request, socket, head) => void upgrade(request, socket, head),
+    replay: async (request, response, body) => {
+      const url = `${tls ? 'https' : 'http'}://${request.headers.host ?? 'localhost'}${request.url}`
+      const { method = 'POST' } = request
+      return app.fetch(
+        new Request(url, { method, headers: headersOf(request), body: new Uint8Array(body) }),
+        {
+          incoming: request,
+          outgoing: response,
+        },
+      )
+    },
+  }
+}
+
+/** The same, where another node may be the one to answer. */
+function routedOf(local: Local, cluster: ClusterListening | undefined): Pick<Local, 'request' | 'upgrade'> {
+  if (!cluster) return local
+  const { router, peers, admits } = cluster
+  peers.serve({
+    request: (request, response) => void router.fromPeer(request, response, local),
+    upgrade: (request, socket, head) => void router.upgradeFromPeer(request, socket, head, local),
+    admits,
+  })
+  return {
+    request: (request, response) => void router.request(request, response, local),
+    upgrade: (request, socket, head) => void router.upgrade(request, socket, head, local),
+  }
+}
+
+function serverOf(parts: ServerParts, options: ListenOptions): Server {
+  const { request: onRequest, upgrade } = routedOf(localOf(parts, options), options.cluster)
   // Slow or silent clients cost a socket and nothing else, and not for long. Bodies may take their time: files are large.
   const limits = {
     maxHeaderSize: HEADER_BYTES,
@@ -85,14 +132,10 @@ function serverOf(parts: ServerParts, options: ListenOptions): Server {
     noDelay: true,
   }
   const server = options.tls
-    ? createSecureServer(
-        { ...limits, ...options.tls, minVersion: 'TLSv1.2' },
-        (req, res) => void listener(req, res),
-      )
-    : createServer(limits, (req, res) => void listener(req, res))
+    ? createSecureServer({ ...limits, ...options.tls, minVersion: 'TLSv1.2' }, onRequest)
+    : createServer(limits, onRequest)
   server.maxConnections = CONNECTIONS
-  const upgrade = upgradeHandler(parts, options.upgrades)
-  server.on('upgrade', (request, socket, head) => void upgrade(request, socket, head))
+  server.on('upgrade', upgrade)
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     const status =
       error.code === 'HPE_HEADER_OVERFLOW' ? '431 Request Header Fields Too Large' : '400 Bad Request'

@@ -1,4 +1,6 @@
 import type { StoreTrailReader } from '../audit/store-read.ts'
+import type { ClusterNode } from '../cluster/node.ts'
+import type { NodeAdmin } from '../cluster/node-admin.ts'
 import type { TrailRecord } from '../model/api/audit.ts'
 import type { BackendView, Doctor } from '../model/api/host.ts'
 import type {
@@ -11,7 +13,7 @@ import type {
 } from '../model/api/policy.ts'
 import type { SkillRun, SkillUsage, SkillView } from '../model/api/skills.ts'
 import type { Decision } from '../model/decision.ts'
-import type { Json } from '../model/event.ts'
+import type { EventSink, Json } from '../model/event.ts'
 import type { Requester } from '../model/requester.ts'
 import type { Keys, Principal } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
@@ -67,8 +69,15 @@ export type ServerParts = {
   /** Why the server is not ready; empty when it is. */
   readonly trouble: () => Promise<readonly string[]>
   readonly log: (line: string) => void
+  /** This server as a node; absent: it is alone. */
+  readonly cluster?: ClusterParts | undefined
+  /** Where events are recorded. */
+  readonly record: EventSink
   readonly skills: SkillParts
 }
+
+/** What the routes need of a cluster. */
+export type ClusterParts = { readonly node: ClusterNode; readonly admin: NodeAdmin }
 
 /** Builds templates; the same builds that E2B's routes start. */
 type TemplateBuilder = {

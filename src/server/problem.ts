@@ -1,3 +1,4 @@
+import { NoRoom } from '../cluster/reservations.ts'
 import type { Problem } from '../model/api/problem.ts'
 import { SandboxError } from '../model/errors.ts'
 
@@ -10,10 +11,18 @@ export function problem(error: unknown, requestId: string, log: (line: string) =
     headers: {
       'x-request-id': requestId,
       ...(known?.retryAfterSecs === undefined ? {} : { 'retry-after': String(known.retryAfterSecs) }),
+      ...noRoomHeader(error),
       ...(status === 401 ? { 'www-authenticate': 'Bearer' } : {}),
     },
   })
 }
+
+/** Says between nodes that one has no room, and of what; another one may have. */
+export const NO_ROOM = 'ringfence-no-room'
+
+/** The header of an answer that another node may answer better. */
+export const noRoomHeader = (error: unknown): Readonly<Record<string, string>> =>
+  error instanceof NoRoom ? { [NO_ROOM]: error.refusal } : {}
 
 /** The only code that turns errors into JSON. SECURITY: an unexpected error reveals nothing but the id of its line in the log. */
 export function problemOf(

@@ -53,6 +53,7 @@ export function specOf(body: CreateBody): Spec {
         metadata: body.metadata,
         review: body.review,
         publicPorts: body.public_ports,
+        placement: body.placement,
         agentId: body.agent_id,
       }),
     ),

@@ -1,3 +1,4 @@
+import { positionOf } from '../audit/chain.ts'
 import type { Approval } from '../model/api/approvals.ts'
 import type { WaitingReview } from '../model/api/reviews.ts'
 import type { SandboxInfo, SandboxState } from '../model/api/sandboxes.ts'
@@ -92,8 +93,13 @@ export const tenantOf = (principal: Principal): string | undefined =>
   isOperator(principal) ? undefined : principal.tenant
 
 /** The cursor of the next page of records, where this page is full. */
-export const nextSeq = (items: readonly { readonly seq: number }[], limit: number): string | null =>
-  items.length === limit ? String(items.at(-1)?.seq) : null
+export function nextSeq(
+  items: readonly { readonly seq: number; readonly position?: unknown }[],
+  limit: number,
+): string | null {
+  const last = items.at(-1)
+  return items.length === limit && last ? String(positionOf(last)) : null
+}
 
 /** The cursor after a row. */
 export const cursorOf = (row: { readonly createdAt: number; readonly id: string }): string =>

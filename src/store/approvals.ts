@@ -87,13 +87,12 @@ export async function answerApproval(
     readonly scope?: string | undefined
   },
 ): Promise<boolean> {
-  const pending = await tx.run("SELECT id FROM approvals WHERE id = ? AND state = 'pending'", [id])
-  if (pending.length === 0) return false
-  await tx.run(
-    'UPDATE approvals SET state = ?, answered_by = ?, answered_at = ?, reason = ?, scope = ? WHERE id = ?',
+  const rows = await tx.run(
+    `UPDATE approvals SET state = ?, answered_by = ?, answered_at = ?, reason = ?, scope = ?
+     WHERE id = ? AND state = 'pending' RETURNING id`,
     [answer.state, answer.by, answer.at, answer.reason ?? null, answer.scope ?? null, id],
   )
-  return true
+  return rows.length > 0
 }
 
 /** Pending requests of an earlier run of this instance. */

@@ -7,8 +7,8 @@ export type CopiedTable = { readonly table: string; readonly rows: number }
 
 const PAGE = 500
 
-/** Tables with records; each store creates the schema's own bookkeeping itself. */
-async function tablesOf(sqlite: Store): Promise<readonly string[]> {
+/** Tables with records of a SQLite store; each store creates the schema's own bookkeeping itself. */
+export async function tablesOf(sqlite: Store): Promise<readonly string[]> {
   const rows = await sqlite.read(
     `SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name NOT LIKE 'libsql_%'
      AND name <> 'migrations' ORDER BY name`,
@@ -51,7 +51,8 @@ async function copyTable(from: Store, tx: Tx, table: string): Promise<number> {
   }
 }
 
-async function insertRows(tx: Tx, table: string, page: readonly Row[]): Promise<void> {
+/** Inserts rows as they were read. */
+export async function insertRows(tx: Tx, table: string, page: readonly Row[]): Promise<void> {
   const columns = Object.keys(page[0] as Row).filter((name) => name !== 'copied_rowid')
   const values = page.flatMap((row) => columns.map((name): Value => row[name] ?? null))
   await tx.run(

@@ -1,8 +1,9 @@
 import { SandboxError } from '../model/errors.ts'
-import type { Engine, Row, Store, Tx, Value } from './sql.ts'
+import type { Engine, FirstQuery, Row, Store, Tx, Value } from './sql.ts'
 
 type Waiting = {
   readonly work: (tx: Tx) => Promise<unknown>
+  readonly locks: readonly string[]
   readonly resolve: (value: unknown) => void
   readonly reject: (error: unknown) => void
 }
@@ -16,6 +17,7 @@ export class GroupCommit implements Store {
   readonly #queue: Waiting[] = []
   #draining: Promise<void> | undefined
   #closed = false
+  #first: FirstQuery | undefined
 
   constructor(engine: Engine) {
     this.#engine = engine
@@ -29,13 +31,17 @@ export class GroupCommit implements Store {
     return this.#engine.read(sql, params).catch(unusable)
   }
 
-  async write<T>(work: (tx: Tx) => Promise<T>): Promise<T> {
+  async write<T>(work: (tx: Tx) => Promise<T>, locks: readonly string[] = []): Promise<T> {
     if (this.#closed) throw new SandboxError('store-unwritable', 'the store is closed')
     const done = new Promise<unknown>((resolve, reject) => {
-      this.#queue.push({ work, resolve, reject })
+      this.#queue.push({ work, locks, resolve, reject })
     })
     this.#draining ??= this.#drain()
     return (await done) as T
+  }
+
+  guardWrites(first: FirstQuery): void {
+    this.#first = first
   }
 
   async close(): Promise<void> {
@@ -71,8 +77,11 @@ export class GroupCommit implements Store {
   }
 
   async #transaction(group: readonly Waiting[]): Promise<unknown[]> {
-    const tx = await this.#engine.begin()
+    const tx = await this.#engine.begin(this.#first)
     try {
+      // All at once and first: two groups that took them one by one could wait for each other.
+      const locks = [...new Set(group.flatMap((one) => one.locks))]
+      if (locks.length > 0) await this.#engine.lock?.(locks)
       const results: unknown[] = []
       for (const { work } of group) results.push(await work(tx))
       await this.#engine.commit()

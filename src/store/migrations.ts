@@ -113,6 +113,27 @@ const VOLUMES: Migration = [
   'CREATE UNIQUE INDEX volumes_name ON volumes (tenant, name)',
 ]
 
+/**
+ * Several servers on one database: the nodes with their leases, the secrets of the cluster (encrypted with its key), tokens
+ * that let one machine join, and the order of the records of all chains. Only PostgreSQL uses them.
+ */
+const CLUSTER: Migration = [
+  `CREATE TABLE nodes (
+     id TEXT PRIMARY KEY, epoch BIGINT NOT NULL, state TEXT NOT NULL, schedule TEXT NOT NULL, role TEXT NOT NULL,
+     name TEXT NOT NULL, url TEXT NOT NULL, fingerprint TEXT NOT NULL, chain TEXT NOT NULL, version TEXT NOT NULL,
+     lease_ms BIGINT NOT NULL, lease_until BIGINT NOT NULL, joined_at BIGINT NOT NULL, facts TEXT NOT NULL,
+     fenced_by TEXT, settled BIGINT NOT NULL)`,
+  'CREATE INDEX nodes_lease ON nodes (state, lease_until)',
+  'CREATE TABLE cluster_secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL)',
+  'CREATE TABLE join_tokens (hash TEXT PRIMARY KEY, bundle TEXT NOT NULL, expires_at BIGINT NOT NULL)',
+  'CREATE TABLE trail_order (position BIGINT PRIMARY KEY, chain TEXT NOT NULL, seq BIGINT NOT NULL)',
+  'CREATE UNIQUE INDEX trail_order_record ON trail_order (chain, seq)',
+  "CREATE INDEX sandboxes_key_live ON sandboxes (key_id) WHERE state NOT IN ('destroyed', 'failed')",
+  "CREATE INDEX sandboxes_tenant_live ON sandboxes (tenant) WHERE state NOT IN ('destroyed', 'failed')",
+  'ALTER TABLE sandboxes ADD COLUMN by_operator BIGINT NOT NULL DEFAULT 0',
+  'ALTER TABLE volumes ADD COLUMN instance TEXT',
+]
+
 /** In order. A released migration is never changed. */
 export const MIGRATIONS: readonly Migration[] = [
   TABLES,
@@ -122,6 +143,7 @@ export const MIGRATIONS: readonly Migration[] = [
   TRAIL_TENANTS,
   HOST_APPROVALS,
   VOLUMES,
+  CLUSTER,
 ]
 
 /** In steps, because each statement must finish within the store's timeout. */
@@ -150,6 +172,17 @@ export async function migrate(store: Store, migrations = MIGRATIONS, afterStep =
   const have = await schemaVersion(store, migrations)
   for (let version = have + 1; version <= migrations.length; version++)
     await apply(store, version, migrations[version - 1] as Migration, afterStep)
+}
+
+/** Throws unless a store that is only read has exactly this version's schema. */
+export async function assertCurrent(
+  read: (sql: string) => Promise<readonly { readonly version?: unknown }[]>,
+): Promise<void> {
+  const [row] = await read('SELECT MAX(version) AS version FROM migrations')
+  if (Number(row?.version ?? 0) === MIGRATIONS.length) return
+  throw new SandboxError('wrong-state', `the store has the schema ${row?.version} of another version`, {
+    hint: 'use the version of ringfence that wrote it, or start this version’s server once to upgrade it',
+  })
 }
 
 /** Whether a store with data needs an upgrade; that may take as long as the data is large. */

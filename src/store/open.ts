@@ -11,6 +11,8 @@ export type StoreOptions = {
   readonly databaseUrl?: string | undefined
   /** The timeout of database statements. */
   readonly answerMs?: number | undefined
+  /** How long the database keeps the locks of a transaction in which we do nothing. */
+  readonly idleMs?: number | undefined
 }
 
 /** The path of the embedded store in a state directory. */
@@ -46,13 +48,13 @@ async function upgrade(options: StoreOptions): Promise<void> {
   }
 }
 
-async function engineOf({ stateDir, databaseUrl, answerMs }: StoreOptions): Promise<Engine> {
+async function engineOf({ stateDir, databaseUrl, answerMs, idleMs }: StoreOptions): Promise<Engine> {
   if (!databaseUrl) {
     mkdirSync(stateDir, { recursive: true, mode: 0o700 })
     return (await import('./sqlite.ts')).openSqlite(storeFile(stateDir))
   }
   if (/^postgres(ql)?:\/\//.test(databaseUrl))
-    return (await import('./postgres.ts')).openPostgres(databaseUrl, answerMs)
+    return (await import('./postgres.ts')).openPostgres(databaseUrl, answerMs, idleMs)
   throw new SandboxError('invalid-config', 'database_url: only postgres:// is supported', {
     hint: 'leave it empty for the embedded store',
   })

@@ -9,9 +9,16 @@ const ANSWER_MS = 10_000
 /** How long a connection may take to close before it is destroyed. */
 const GOODBYE_MS = 1000
 
+/** Keeps our locks apart from those of other programs. */
+const LOCKS = 7_219_006
+
 /** PostgreSQL: one connection that writes, a few that read. A lost connection is replaced at the next use. */
-export async function openPostgres(url: string, answerMs = ANSWER_MS): Promise<Engine> {
-  const config = settingsOf(url, answerMs)
+export async function openPostgres(
+  url: string,
+  answerMs = ANSWER_MS,
+  idleMs = 3 * answerMs,
+): Promise<Engine> {
+  const config = settingsOf(url, answerMs, idleMs)
   const readers = new pg.Pool({ ...config, max: READERS })
   readers.on('error', () => {})
   const sockets = new Set<pg.Client>()
@@ -56,13 +63,21 @@ export async function openPostgres(url: string, answerMs = ANSWER_MS): Promise<E
         throw unanswered(error)
       }
     },
-    async begin() {
-      await ask(connected, 'BEGIN').catch((error: unknown) => {
+    async begin(first) {
+      const began = ask(connected, first ? `BEGIN; ${first.sql}` : 'BEGIN')
+      const rows = await began.catch((error: unknown) => {
         drop()
         throw error
       })
+      try {
+        first?.check(rows)
+      } catch (error) {
+        await writer?.query('ROLLBACK').catch(drop)
+        throw error
+      }
       return tx
     },
+    lock: (names) => lockIn(tx, names),
     async commit() {
       await ask(open, 'COMMIT').catch((error: unknown) => {
         drop()
@@ -83,14 +98,23 @@ export async function openPostgres(url: string, answerMs = ANSWER_MS): Promise<E
   }
 }
 
+/** In one order for all transactions, so that no two of them wait for each other. */
+async function lockIn(tx: Tx, names: readonly string[]): Promise<void> {
+  await tx.run(
+    `SELECT pg_advisory_xact_lock(key) FROM (SELECT DISTINCT hashtextextended(name, ${LOCKS}) AS key
+       FROM json_array_elements_text(?::json) AS given(name) ORDER BY 1) AS ordered`,
+    [JSON.stringify(names)],
+  )
+}
+
 /** Timeouts on both sides: the statement may be slow, or the server may not respond at all. */
-const settingsOf = (url: string, answerMs: number): pg.ClientConfig => ({
+const settingsOf = (url: string, answerMs: number, idleMs: number): pg.ClientConfig => ({
   connectionString: url,
   connectionTimeoutMillis: answerMs,
   query_timeout: answerMs,
   statement_timeout: answerMs,
   // Another client that hangs in a transaction must not lock the audit log's head forever.
-  idle_in_transaction_session_timeout: 3 * answerMs,
+  idle_in_transaction_session_timeout: Math.round(idleMs),
   keepAlive: true,
   types: numbers(),
 })
@@ -119,7 +143,10 @@ function unanswered(error: unknown): unknown {
   })
 }
 
-const rowsIn = (result: { readonly rows: readonly Row[] }): readonly Row[] => result.rows
+/** PLATFORM: of several statements in one query there are several results; the last one counts. */
+const rowsIn = (result: Rows | readonly Rows[]): readonly Row[] =>
+  Array.isArray(result) ? ((result as readonly Rows[]).at(-1)?.rows ?? []) : (result as Rows).rows
+type Rows = { readonly rows: readonly Row[] }
 
 /** Parses bigint as number: counts and times stay far below 2^53. */
 function numbers(): pg.CustomTypesConfig {

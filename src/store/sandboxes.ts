@@ -19,11 +19,25 @@ export type SandboxRow = {
   readonly createdAt: number
   readonly expiresAt: number | null
   readonly endedAt: number | null
+  /** 1 if a key with the scope `admin` created it: it does not count for its tenant. */
+  readonly byOperator: number
 }
 
 /** Columns of a sandbox that change. */
 export type SandboxChange = Partial<
-  Pick<SandboxRow, 'state' | 'reason' | 'backend' | 'level' | 'layers' | 'expiresAt' | 'endedAt' | 'spec'>
+  Pick<
+    SandboxRow,
+    | 'state'
+    | 'reason'
+    | 'backend'
+    | 'level'
+    | 'layers'
+    | 'expiresAt'
+    | 'endedAt'
+    | 'spec'
+    | 'instance'
+    | 'epoch'
+  >
 >
 
 const COLUMN: Readonly<Record<keyof SandboxRow, string>> = {
@@ -43,6 +57,7 @@ const COLUMN: Readonly<Record<keyof SandboxRow, string>> = {
   createdAt: 'created_at',
   expiresAt: 'expires_at',
   endedAt: 'ended_at',
+  byOperator: 'by_operator',
 }
 const FIELDS = Object.keys(COLUMN) as readonly (keyof SandboxRow)[]
 const ALL = Object.values(COLUMN).join(', ')
@@ -58,12 +73,24 @@ export async function insertSandbox(tx: Tx, row: SandboxRow): Promise<void> {
   ])
 }
 
-/** Changes columns of a sandbox. */
-export async function changeSandbox(tx: Tx, id: string, change: SandboxChange): Promise<void> {
+/** Who runs a sandbox: a server in one of its epochs. */
+export type SandboxOwner = Pick<SandboxRow, 'instance' | 'epoch'>
+
+/** Changes columns of a sandbox; returns whether it is still this owner's. */
+export async function changeSandbox(
+  tx: Tx,
+  id: string,
+  change: SandboxChange,
+  owner: SandboxOwner,
+): Promise<boolean> {
   const fields = Object.keys(change) as (keyof SandboxChange)[]
   const sets = [...fields.map((field) => `${COLUMN[field]} = ?`), 'changed_at = ?'].join(', ')
   const values = fields.map((field) => change[field] ?? null)
-  await tx.run(`UPDATE sandboxes SET ${sets} WHERE id = ?`, [...values, Date.now(), id])
+  const rows = await tx.run(
+    `UPDATE sandboxes SET ${sets} WHERE id = ? AND instance = ? AND epoch = ? RETURNING id`,
+    [...values, Date.now(), id, owner.instance, owner.epoch],
+  )
+  return rows.length > 0
 }
 
 /** Removes a sandbox. */
@@ -154,17 +181,39 @@ export async function findIdempotency(
   return row && { request: row.request as string, sandboxId: row.sandbox_id as string }
 }
 
-/** Remembers the answer to an idempotency key. */
+/** The sandbox that an idempotency key stands for. */
+export async function sandboxAnswering(tx: Tx, tenant: string, name: string): Promise<string> {
+  const sql = 'SELECT sandbox_id FROM idempotency WHERE tenant = ? AND name = ?'
+  return String((await tx.run(sql, [tenant, name]))[0]?.sandbox_id)
+}
+
+/** Remembers the answer to an idempotency key; returns whether it is the first one. */
 export async function saveIdempotency(
   tx: Tx,
   tenant: string,
   name: string,
   { request, sandboxId }: IdempotencyRow,
-): Promise<void> {
-  await tx.run(
-    'INSERT INTO idempotency (tenant, name, request, sandbox_id, created_at) VALUES (?, ?, ?, ?, ?)',
+): Promise<boolean> {
+  const rows = await tx.run(
+    `INSERT INTO idempotency (tenant, name, request, sandbox_id, created_at) VALUES (?, ?, ?, ?, ?)
+     ON CONFLICT (tenant, name) DO NOTHING RETURNING sandbox_id`,
     [tenant, name, request, sandboxId, Date.now()],
   )
+  return rows.length > 0
+}
+
+/** How many sandboxes of a key and of a tenant have not ended, on all servers of this database. */
+export async function countLive(
+  tx: Tx,
+  { keyId, tenant }: Pick<SandboxRow, 'keyId' | 'tenant'>,
+): Promise<{ readonly ofKey: number; readonly ofTenant: number }> {
+  const [row] = await tx.run(
+    `SELECT (SELECT COUNT(*) FROM sandboxes WHERE key_id = ? AND state NOT IN ('destroyed', 'failed')) AS of_key,
+       (SELECT COUNT(*) FROM sandboxes WHERE tenant = ? AND by_operator = 0
+          AND state NOT IN ('destroyed', 'failed')) AS of_tenant`,
+    [keyId, tenant],
+  )
+  return { ofKey: Number(row?.of_key ?? 0), ofTenant: Number(row?.of_tenant ?? 0) }
 }
 
 /** Lets a failed create be retried with the same idempotency key. */

@@ -41,6 +41,11 @@ export async function putSnapshot(tx: Tx, row: SnapshotRow): Promise<void> {
   ])
 }
 
+/** Whether there is a snapshot of this id, of any tenant. */
+export async function hasSnapshot(store: Store, id: string): Promise<boolean> {
+  return (await store.read('SELECT 1 AS found FROM snapshots WHERE id = ?', [id])).length > 0
+}
+
 /** Removes a snapshot. */
 export async function removeSnapshot(tx: Tx, id: string): Promise<void> {
   await tx.run('DELETE FROM snapshots WHERE id = ?', [id])

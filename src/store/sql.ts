@@ -9,14 +9,20 @@ export interface Tx {
   run(sql: string, params?: readonly Value[]): Promise<readonly Row[]>
 }
 
+/** The first query of every transaction. It has no parameters; `check` throws to refuse the transaction. */
+export type FirstQuery = { readonly sql: string; readonly check: (rows: readonly Row[]) => void }
+
 /** A database engine; `GroupCommit` turns it into a store. */
 export interface Engine {
   readonly kind: 'sqlite' | 'postgres'
   /** Sees committed rows only. */
   read(sql: string, params?: readonly Value[]): Promise<readonly Row[]>
-  begin(): Promise<Tx>
+  /** `first`: a query to run with it, at no further round trip. */
+  begin(first?: FirstQuery): Promise<Tx>
   /** Resolves when everything is on disk. */
   commit(): Promise<void>
+  /** Locks these names until the end of the transaction, in one order for all; absent: transactions are exclusive. */
+  lock?(names: readonly string[]): Promise<void>
   rollback(): Promise<void>
   close(): Promise<void>
 }
@@ -29,8 +35,11 @@ export interface Store {
    * Runs the work in a transaction that it may share with others, and resolves once it is on disk.
    * INVARIANT: the work may run a second time, alone, if another one made the shared transaction fail; so it must have no
    * side effects except through `tx`.
+   * `locks`: names that no other transaction of the database holds meanwhile.
    */
-  write<T>(work: (tx: Tx) => Promise<T>): Promise<T>
+  write<T>(work: (tx: Tx) => Promise<T>, locks?: readonly string[]): Promise<T>
+  /** Runs this query first in every transaction from now on; what its check throws refuses all writes in it. */
+  guardWrites(first: FirstQuery): void
   close(): Promise<void>
 }
 

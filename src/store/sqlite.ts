@@ -32,8 +32,9 @@ export function openSqlite(file: string): Engine {
   return {
     kind: 'sqlite',
     read: async (sql, params = []) => reader.run(sql, params),
-    async begin() {
+    async begin(first) {
       await untilFree(() => writer.run('BEGIN IMMEDIATE', []))
+      if (first) first.check(writer.run(first.sql, []))
       return tx
     },
     commit: async () => void writer.run('COMMIT', []),

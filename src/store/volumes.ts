@@ -9,9 +9,11 @@ export type VolumeRow = {
   readonly sizeMb: number
   readonly readOnly: boolean
   readonly createdAt: number
+  /** The node that has the directory; null for a server that is alone. */
+  readonly instance: string | null
 }
 
-const COLUMNS = 'id, tenant, name, size_mb, read_only, created_at'
+const COLUMNS = 'id, tenant, name, size_mb, read_only, created_at, instance'
 
 const toVolume = (row: Row): VolumeRow => ({
   id: row.id as string,
@@ -20,6 +22,7 @@ const toVolume = (row: Row): VolumeRow => ({
   sizeMb: Number(row.size_mb),
   readOnly: Number(row.read_only) === 1,
   createdAt: Number(row.created_at),
+  instance: row.instance as string | null,
 })
 
 /** How much a tenant may have. */
@@ -37,13 +40,14 @@ export async function insertVolume(tx: Tx, row: VolumeRow, quota: VolumeQuota): 
     throw new SandboxError('too-large', 'the volumes of this tenant exceed its quota', {
       hint: `the quota is ${quota.count} volumes and ${quota.totalMb} MB in total; ask for less, or remove some first`,
     })
-  await tx.run(`INSERT INTO volumes (${COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)`, [
+  await tx.run(`INSERT INTO volumes (${COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)`, [
     row.id,
     row.tenant,
     row.name,
     row.sizeMb,
     row.readOnly ? 1 : 0,
     row.createdAt,
+    row.instance,
   ])
 }
 
@@ -59,6 +63,12 @@ export async function listVolumes(store: Store, tenant: string): Promise<readonl
     [tenant],
   )
   return rows.map(toVolume)
+}
+
+/** The node that has the directory of a volume, by its id. */
+export async function volumeNode(store: Store, id: string): Promise<string | undefined> {
+  const rows = await store.read('SELECT instance FROM volumes WHERE id = ?', [id])
+  return (rows[0]?.instance as string | null | undefined) ?? undefined
 }
 
 /** One volume of a tenant by id or name. */

@@ -62,10 +62,11 @@ export async function advanceWebhook(
   id: string,
   progress: { readonly position: number; readonly failures: number },
 ): Promise<void> {
-  await tx.run('UPDATE webhooks SET position = ?, failures = ? WHERE id = ?', [
+  await tx.run('UPDATE webhooks SET position = ?, failures = ? WHERE id = ? AND position <= ?', [
     progress.position,
     progress.failures,
     id,
+    progress.position,
   ])
 }
 

@@ -58,6 +58,8 @@ export type EgressParts = {
   readonly env: Readonly<Record<string, string>>
   readonly systemCertificates: () => string
   readonly nodePreload: () => string | undefined
+  /** Whether sandboxes of this server may act now; absent: always. */
+  readonly mayAct?: (() => boolean) | undefined
 }
 
 /** One `[[network.upstream]]`. */
@@ -99,6 +101,7 @@ class SandboxEgress implements PreparedEgress, Egress {
       transforms: this.#transforms(spec),
       via: this.#upstream(spec.network?.upstream),
       admit: (connection) => this.#admit(connection),
+      mayPass: parts.mayAct,
       onConnection: (connection) => void this.#note(connection).catch(() => {}),
     })
     const own = this.#proxy.caCertificate

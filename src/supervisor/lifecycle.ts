@@ -45,6 +45,7 @@ const END_REASONS = [
   'drained',
   'failed',
   'volume-full',
+  'node-lost',
 ] as const
 /** Why a sandbox ended. */
 export type EndReason = (typeof END_REASONS)[number]

@@ -5,16 +5,18 @@ import type { Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
 import {
   changeSandbox,
+  countLive,
   findIdempotency,
   forgetIdempotency,
   insertSandbox,
   removeSandbox,
   type SandboxChange,
   type SandboxRow,
+  sandboxAnswering,
   saveIdempotency,
 } from '../store/sandboxes.ts'
 import type { Tx } from '../store/sql.ts'
-import { hashSecret, newSandboxToken, type Principal, requesterOf } from './access/keys.ts'
+import { hashSecret, isOperator, newSandboxToken, type Principal, requesterOf } from './access/keys.ts'
 import type { EndReason } from './lifecycle.ts'
 import { LiveSandbox } from './live-sandbox.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
@@ -99,7 +101,10 @@ export class Provisioner {
     // Another request may have started during the lookup.
     const meanwhile = this.#named.get(name)
     if (meanwhile) return this.#repeat(principal, request, (await meanwhile).row.id)
-    const made = this.#create(principal, request)
+    const made = this.#create(principal, request).catch((error: unknown) => {
+      if (!(error instanceof AnsweredElsewhere)) throw error
+      return this.#repeat(principal, request, error.sandboxId)
+    })
     this.#named.set(name, made)
     try {
       return await made
@@ -115,7 +120,20 @@ export class Provisioner {
       throw new SandboxError('conflict', 'this idempotency key was used for another request', {
         hint: 'use a new key for a new request',
       })
-    return this.#supervisor.get(principal, id)
+    return this.#standingElsewhere(principal, id)
+  }
+
+  /** The sandbox once it has started, which may happen on another server. */
+  async #standingElsewhere(principal: Principal, id: string): Promise<Created> {
+    const until = monotonicMs() + STARTING_MS
+    for (;;) {
+      const seen = await this.#supervisor.get(principal, id)
+      const isStarting = !seen.live && ['requested', 'provisioning'].includes(seen.row.state)
+      if (!isStarting) return seen
+      if (monotonicMs() > until)
+        throw new SandboxError('timeout', `sandbox ${id} is still starting`, { retryAfterSecs: 5 })
+      await new Promise((resolve) => setTimeout(resolve, STARTING_LOOK_MS))
+    }
   }
 
   async #create(principal: Principal, request: CreateRequest): Promise<Created> {
@@ -125,7 +143,17 @@ export class Provisioner {
         hint: 'end some, or try again later',
         retryAfterSecs: 5,
       })
-    this.#supervisor.quotas.take(principal)
+    if (request.spec.placement && !this.#parts.fleet)
+      throw new SandboxError('unsupported', '`placement` needs a cluster, and this server is alone', {
+        hint: 'leave it out, or see docs/cluster.md',
+      })
+    const leave = this.#parts.fleet?.reserve(request.spec)
+    try {
+      this.#supervisor.quotas.take(principal)
+    } catch (error) {
+      leave?.()
+      throw error
+    }
     const started = monotonicMs()
     const register = this.#reserve()
     try {
@@ -136,9 +164,13 @@ export class Provisioner {
         {},
         (monotonicMs() - started) / 1000,
       )
+      this.#parts.fleet?.created()
+      if (leave) void made.live?.gone.then(leave)
       return made
     } catch (error) {
       register()
+      leave?.()
+      this.#parts.fleet?.created(error)
       this.#supervisor.quotas.give(principal.keyId)
       metrics.count('ringfence_creates_failed_total', 'Creates that were rejected or failed.')
       throw error
@@ -159,8 +191,9 @@ export class Provisioner {
     this.#supervisor.assertOpen()
     const requester = requesterOf(principal)
     // SECURITY: a pooled sandbox was created in the server's name, so this requester's permission is checked here.
+    const { placement: _elsewhere, ...common } = request.spec
     const pooled = await this.#supervisor.pool.take(
-      request.spec,
+      common,
       (live) => this.#isPermitted(requester, request.spec, live),
       request.prepare,
     )
@@ -174,7 +207,9 @@ export class Provisioner {
     register()
     try {
       entry.move('provisioning')
-      await (pooled ? this.#claim(entry, request, pooled) : this.#raise(entry, request, requester))
+      await (pooled
+        ? this.#claim(entry, request, { pooled, principal })
+        : this.#raise(entry, request, principal))
       this.#becomeReady(entry, request)
       return { row: entry.row, live: entry, token }
     } catch (error) {
@@ -194,23 +229,33 @@ export class Provisioner {
   }
 
   /** Records a pooled sandbox as ready, in one write. */
-  async #claim(entry: LiveSandbox, request: CreateRequest, pooled: OpenSandbox): Promise<void> {
+  async #claim(
+    entry: LiveSandbox,
+    request: CreateRequest,
+    { pooled, principal }: { readonly pooled: OpenSandbox; readonly principal: Principal },
+  ): Promise<void> {
     entry.sandbox = pooled
     const change = await this.#standing(entry, request)
     entry.row = { ...entry.row, ...change }
-    await Promise.all([pooled.recorded(), this.#insert(entry, request)])
+    await Promise.all([pooled.recorded(), this.#insert(entry, request, principal)])
   }
 
   /** Starts the sandbox while the record is written to disk; both must succeed. */
-  async #raise(entry: LiveSandbox, request: CreateRequest, requester: Requester): Promise<void> {
+  async #raise(entry: LiveSandbox, request: CreateRequest, principal: Principal): Promise<void> {
     const { id, abort, row } = entry
+    const requester = requesterOf(principal)
+    const inserted = this.#insert(entry, request, principal)
+    inserted.catch(() => {})
+    // Another server may refuse or have answered it already: then nothing is started in vain.
+    if (this.#parts.fleet && (request.idempotency || this.#supervisor.quotas.isTight(principal)))
+      await inserted
     const opened = this.#parts
       .open(request.spec, { id, signal: abort.signal, owner: row.tenant, requester })
       .then(async (live) => {
         entry.sandbox = live
         return { live, change: await this.#standing(entry, request) }
       })
-    const [written, raised] = await Promise.allSettled([this.#insert(entry, request), opened])
+    const [written, raised] = await Promise.allSettled([inserted, opened])
     if (written.status === 'rejected') throw written.reason
     if (raised.status === 'rejected') throw raised.reason
     assertWanted(entry)
@@ -226,13 +271,28 @@ export class Provisioner {
     return { state: 'ready', backend, level, layers, expiresAt: ttl === undefined ? null : Date.now() + ttl }
   }
 
-  async #insert(entry: LiveSandbox, { idempotency }: CreateRequest): Promise<void> {
-    const { tenant, id } = entry.row
-    await this.#parts.store.write(async (tx) => {
+  /** One transaction: the quotas over all servers, the idempotency key, the record. */
+  async #insert(entry: LiveSandbox, { idempotency }: CreateRequest, principal: Principal): Promise<void> {
+    const { tenant, id, keyId } = entry.row
+    const { fleet, store } = this.#parts
+    const { quotas } = this.#supervisor
+    const locks = fleet
+      ? [`tenant ${tenant}`, `key ${keyId}`, ...(idempotency ? [`create ${tenant} ${idempotency.name}`] : [])]
+      : []
+    // INVARIANT: a refusal is returned, not thrown: other writes share the transaction.
+    const refusal = await store.write(async (tx) => {
+      if (idempotency) {
+        const answer = { request: idempotency.request, sandboxId: id }
+        const isFirst = await saveIdempotency(tx, tenant, idempotency.name, answer)
+        if (!isFirst) return new AnsweredElsewhere(await sandboxAnswering(tx, tenant, idempotency.name))
+      }
+      const refused = fleet && quotas.refusal(principal, await countLive(tx, entry.row))
+      if (refused && idempotency) await forgetIdempotency(tx, id)
+      if (refused) return refused
       await insertSandbox(tx, entry.row)
-      if (idempotency)
-        await saveIdempotency(tx, tenant, idempotency.name, { request: idempotency.request, sandboxId: id })
-    })
+      return undefined
+    }, locks)
+    if (refusal) throw refusal
   }
 
   #ttlOf(timeoutMs: number | undefined): number | undefined {
@@ -292,7 +352,7 @@ export class Provisioner {
     const end = { state: 'destroyed', reason: 'killed', endedAt: Date.now() }
     const write = async (tx: Tx): Promise<void> => {
       await forgetIdempotency(tx, entry.id)
-      if (stopped) await changeSandbox(tx, entry.id, end)
+      if (stopped) await changeSandbox(tx, entry.id, end, entry.row)
       else await removeSandbox(tx, entry.id)
     }
     await this.#parts.store.write(write).catch(() => {
@@ -327,9 +387,24 @@ export class Provisioner {
       createdAt: Date.now(),
       expiresAt: null,
       endedAt: null,
+      byOperator: isOperator(principal) ? 1 : 0,
     }
   }
 }
+
+/** Another server answers the same create. */
+class AnsweredElsewhere extends Error {
+  readonly sandboxId: string
+
+  constructor(sandboxId: string) {
+    super(`sandbox ${sandboxId} is the answer`)
+    this.sandboxId = sandboxId
+  }
+}
+
+/** How long the repeat of a create waits for the first one on another server. */
+const STARTING_MS = 60_000
+const STARTING_LOOK_MS = 50
 
 /** SECURITY: records outlive their sandbox, and a list reads hundreds at once, for the operator from every tenant. */
 const MOST_SPEC_BYTES = 256 * 1024

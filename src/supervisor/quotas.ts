@@ -8,6 +8,9 @@ export type SandboxCeilings = {
   readonly perTenant: (tenant: string) => number
 }
 
+/** How many sandboxes of a key and of its tenant exist. */
+export type SandboxCounts = { readonly ofKey: number; readonly ofTenant: number }
+
 /** Counts sandboxes per key and per tenant, so that none of them takes all of the server's capacity. */
 export class SandboxQuotas {
   readonly #ceilings: SandboxCeilings
@@ -21,17 +24,34 @@ export class SandboxQuotas {
   }
 
   take(principal: Principal): void {
-    const { keyId, tenant } = principal
-    const [ofKey, ofTenant] = [this.#keys.get(keyId) ?? 0, this.#tenants.get(tenant) ?? 0]
-    if (ofKey >= this.#ceilings.perKey)
-      throw tooMany('this key', ofKey, '`max_sandboxes_per_key` in [server]')
-    if (!isOperator(principal) && ofTenant >= this.#ceilings.perTenant(tenant))
-      throw tooMany(
-        'this tenant',
-        ofTenant,
-        '`max_sandboxes` in [[tenant]] or `max_sandboxes_per_tenant` in [server]',
-      )
+    const refusal = this.refusal(principal, this.#counts(principal))
+    if (refusal) throw refusal
     this.add(principal)
+  }
+
+  /** Why a principal with so many sandboxes may not have one more; undefined if it may. */
+  refusal(principal: Principal, { ofKey, ofTenant }: SandboxCounts): SandboxError | undefined {
+    if (ofKey >= this.#ceilings.perKey)
+      return tooMany('this key', ofKey, '`max_sandboxes_per_key` in [server]')
+    if (isOperator(principal) || ofTenant < this.#ceilings.perTenant(principal.tenant)) return undefined
+    return tooMany(
+      'this tenant',
+      ofTenant,
+      '`max_sandboxes` in [[tenant]] or `max_sandboxes_per_tenant` in [server]',
+    )
+  }
+
+  /** Whether this server alone holds half of what the principal may have. */
+  isTight(principal: Principal): boolean {
+    const { ofKey, ofTenant } = this.#counts(principal)
+    const ofAll = isOperator(principal)
+      ? Number.POSITIVE_INFINITY
+      : this.#ceilings.perTenant(principal.tenant)
+    return 2 * ofKey >= this.#ceilings.perKey || 2 * ofTenant >= ofAll
+  }
+
+  #counts({ keyId, tenant }: Principal): SandboxCounts {
+    return { ofKey: this.#keys.get(keyId) ?? 0, ofTenant: this.#tenants.get(tenant) ?? 0 }
   }
 
   /** Counts a sandbox that exists already, whatever the ceilings are. */

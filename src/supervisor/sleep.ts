@@ -101,7 +101,7 @@ export class SleepService {
     entry.move('ready')
     entry.release()
     const left = entry.ttl.leftMs
-    const expiresAt = left === undefined ? null : Date.now() + left
+    const expiresAt = left === undefined ? null : Math.round(Date.now() + left)
     await this.#parts.save(entry, { state: 'ready', expiresAt })
   }
 

@@ -204,6 +204,7 @@ describe('the power goes at any write', () => {
     read: (sql, params) => store.read(sql, params),
     write: (work) =>
       left-- > 0 ? store.write(work) : Promise.reject(new SandboxError('store-unwritable', 'power')),
+    guardWrites: () => {},
     close: async () => {},
   })
 

@@ -20,6 +20,7 @@ import type { Approvals } from './approvals/approvals.ts'
 import { type ExecContext, ExecService, type Started } from './exec/exec-service.ts'
 import type { ExecRequest } from './exec/exec-session.ts'
 import type { OutputBudget } from './exec/output-budget.ts'
+import { Freeze } from './freeze.ts'
 import type { Made } from './gate.ts'
 import type { Instance } from './instance.ts'
 import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
@@ -90,6 +91,18 @@ export type SupervisorParts = {
   /** How many prepared sandboxes of each kind are kept ready. */
   readonly prepared?: number
   readonly policyHash: () => string
+  /** Several servers on one database; absent: this one is alone. */
+  readonly fleet?: Fleet
+}
+
+/** What the supervisor asks of the cluster that it belongs to. */
+export type Fleet = {
+  /** Throws unless this server holds its lease, so that no other one can have taken over. */
+  assertHeld(): void
+  /** Reserves room for a sandbox on this server; throws if there is none. Call the result when it is gone. */
+  reserve(spec: Spec): () => void
+  /** A create has ended; `error` is why it failed. */
+  created(error?: unknown): void
 }
 
 /** Manages every sandbox of this server. No lock spans sandboxes; the changes of each sandbox are serialized. */
@@ -102,6 +115,7 @@ export class Supervisor {
   readonly #pool: SandboxPool
   readonly #unrecorded: UnrecordedEnds
   readonly #sleep: SleepService
+  readonly #freeze = new Freeze()
   #draining = false
 
   constructor(parts: SupervisorParts) {
@@ -166,6 +180,11 @@ export class Supervisor {
     return this.#entries.get(id)?.row.tenant
   }
 
+  /** Whether this server runs the sandbox. */
+  has(id: string): boolean {
+    return this.#entries.has(id)
+  }
+
   /** The live sandboxes that this principal may see. */
   liveOf(principal: Principal): readonly LiveSandbox[] {
     return [...this.#entries.values()].filter((entry) => mayUse(principal, entry.row))
@@ -194,7 +213,7 @@ export class Supervisor {
       await trail.append({ event: 'SandboxState', sandbox_id: id, state: 'failed', reason })
     await store.write(async (tx) => {
       for (const row of left) {
-        await changeSandbox(tx, row.id, { state: 'failed', reason, endedAt: Date.now() })
+        await changeSandbox(tx, row.id, { state: 'failed', reason, endedAt: Date.now() }, row)
         if (row.state === 'requested' || row.state === 'provisioning') await forgetIdempotency(tx, row.id)
       }
     })
@@ -327,7 +346,7 @@ export class Supervisor {
     if (!isOurs || isEnded(row.state as State) || this.#unrecorded.has(row.id)) return row
     const end = { state: 'failed', reason: 'crashed: lost', endedAt: Date.now() }
     await trail.append({ event: 'SandboxState', sandbox_id: row.id, state: 'failed', reason: end.reason })
-    await store.write((tx) => changeSandbox(tx, row.id, end))
+    await store.write((tx) => changeSandbox(tx, row.id, end, row))
     return { ...row, ...end }
   }
 
@@ -367,7 +386,7 @@ export class Supervisor {
       this.#unrecorded.add(entry.id, {
         row: entry.row,
         event: stateEvent(entry, state, reason),
-        write: (tx) => changeSandbox(tx, entry.id, end),
+        write: (tx) => changeSandbox(tx, entry.id, end, entry.row),
       })
       throw error
     } finally {
@@ -417,7 +436,7 @@ export class Supervisor {
       const left = entry.ttl.leftMs
       // A paused sandbox has no end of its own time; what is recorded is how long its files are kept.
       if (entry.state !== 'paused')
-        await this.#save(entry, { expiresAt: left === undefined ? null : Date.now() + left })
+        await this.#save(entry, { expiresAt: left === undefined ? null : Math.round(Date.now() + left) })
     })
     return { row: entry.row, live: entry }
   }
@@ -461,6 +480,26 @@ export class Supervisor {
     this.#unrecorded.close()
   }
 
+  /** Freezes everything while this server must not act, and lets it go on. */
+  freeze(isOn: boolean): void {
+    if (isOn) this.#freeze.start(this.#entries.values())
+    else this.#freeze.end()
+  }
+
+  /** Another server has taken over: ends everything here without a record, which would be refused. */
+  async abandon(): Promise<void> {
+    this.#draining = true
+    const error = new SandboxError('draining', 'another node has taken over', { retryAfterSecs: 1 })
+    this.#provisioner.turnAway(error)
+    this.#execs.turnAway(error)
+    this.#unrecorded.close()
+    this.#freeze.end()
+    const entries = [...this.#entries.values()]
+    for (const { abort } of entries) abort.abort()
+    await Promise.allSettled(entries.map(({ sandbox }) => sandbox?.close()))
+    await this.#pool.close().catch(() => {})
+  }
+
   /** At a shutdown, a paused sandbox keeps its files where that is possible; every other one ends. */
   async #leave(entry: LiveSandbox): Promise<void> {
     const isKept = await entry.serially(() => this.#sleep.keepOverRestart(entry)).catch(() => false)
@@ -468,13 +507,15 @@ export class Supervisor {
   }
 
   #assertOpen(): void {
+    this.#parts.fleet?.assertHeld()
     this.#parts.assertFreeSpace()
     if (this.#draining)
       throw new SandboxError('draining', 'the server is shutting down', { retryAfterSecs: 10 })
   }
 
   async #save(entry: LiveSandbox, change: SandboxChange): Promise<void> {
-    await this.#parts.store.write((tx) => changeSandbox(tx, entry.id, change))
+    const isOurs = await this.#parts.store.write((tx) => changeSandbox(tx, entry.id, change, entry.row))
+    if (!isOurs) throw new SandboxError('wrong-state', `sandbox ${entry.id} is not this server's any more`)
     entry.row = { ...entry.row, ...change }
   }
 

@@ -79,9 +79,16 @@ const MODULES: readonly Module[] = [
     packages: ['@modelcontextprotocol/client'],
   },
   {
+    name: 'cluster',
+    holds:
+      'several servers on one PostgreSQL: the cluster’s key and certificates, leases and fencing, who owns what, placement',
+    imports: ['model', 'host', 'audit', 'store', 'supervisor'],
+  },
+  {
     name: 'server',
-    holds: 'the HTTP API: `/v1` routes, streams, authentication, limits, OpenAPI; E2B’s API in `e2b/`',
-    imports: ['model', 'audit', 'supervisor'],
+    holds:
+      'the HTTP API: `/v1` routes, streams, authentication, limits, OpenAPI; E2B’s API in `e2b/`; requests for other nodes in `cluster/`',
+    imports: ['model', 'audit', 'supervisor', 'cluster'],
     packages: ['hono', '@hono/node-server', 'ws'],
   },
   { name: 'client', holds: '`ringfence/client`: the typed SDK on `fetch` alone', imports: ['model'] },

@@ -92,6 +92,9 @@ beforeAll(async () => {
   await exec(build as string, 'rm -rf /')
   await exec(build as string, 'cat /etc/shadow')
   await exec(build as string, 'for n in 1 2 3 4 5 6 7 8 9 10; do echo "unit $n"; sleep 1; done', true)
+  await home.call('POST', `/v1/sandboxes/${ids.refactor}/snapshot`, { body: { name: 'before-upgrade' } })
+  await home.call('POST', '/v1/volumes', { body: { name: 'models', size_mb: 20_480 } })
+  await home.call('POST', '/v1/webhooks', { body: { url: 'https://hooks.example/ringfence' } })
   const env = { PATH: process.env.PATH, HOME: home.dir, RINGFENCE_HOME: join(home.dir, 'state') }
   const skills = await skillRunner(await compose({ env }))
   for (const name of ['word-count', 'csv-summary'])
@@ -113,6 +116,7 @@ const PAGES: readonly (readonly [name: string, path: string, shows: string | Reg
   ['overview', '/', 'nightly-build'],
   ['approvals', '/approvals', 'Why approval is needed'],
   ['sandbox', '/sandboxes/{api-tests}', 'mkdir -p src'],
+  ['new-sandbox', '/sandboxes/new', 'ringfence sandbox create'],
   ['terminal', '/sandboxes/{refactor}/terminal', 'A shell inside this sandbox'],
   ['files', '/sandboxes/{api-tests}/files?dir=/tmp/src&file=/tmp/src/index.ts', 'export const answer = 42'],
   ['changes', '/sandboxes/{docs-fix}/changes?path={site}/README.md', 'One more line.'],
@@ -125,6 +129,10 @@ const PAGES: readonly (readonly [name: string, path: string, shows: string | Reg
   ['policy-edit', '/policy/edit', 'Valid: '],
   ['policy-suggestions', '/policy/suggestions', 'Suggested rules'],
   ['audit-log', '/trail', 'Newest first'],
+  ['templates', '/templates', 'No templates yet'],
+  ['snapshots', '/snapshots', 'before-upgrade'],
+  ['volumes', '/volumes', 'models'],
+  ['webhooks', '/webhooks', 'hooks.example'],
   ['skills', '/skills', 'word-count'],
   ['backends', '/backends', 'bubblewrap'],
   ['keys', '/keys', 'console sign-in links'],

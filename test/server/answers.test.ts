@@ -196,8 +196,9 @@ describe('what routes answer', () => {
   })
 
   test('every declared answer was sent and checked', () => {
-    // No server that is not ready exists in these tests.
-    expect(declared.filter((one) => !checkedAnswers.has(one))).toEqual(['GET /readyz 503'])
+    // No server that is not ready exists in these tests; test/cluster checks the answers about nodes.
+    const elsewhere = (one: string): boolean => one.includes(' /v1/nodes')
+    expect(declared.filter((one) => !checkedAnswers.has(one) && !elsewhere(one))).toEqual(['GET /readyz 503'])
   })
 })
 

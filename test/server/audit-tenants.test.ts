@@ -198,6 +198,7 @@ test('SQLite: one statement looks at a bounded number of rows, along the index o
   const spy: Store = {
     kind: store.kind,
     write: (work) => store.write(work),
+    guardWrites: () => {},
     close: () => store.close(),
     read: (sql, params = []) => {
       statements.push([sql, params])

@@ -50,6 +50,7 @@ const sandboxRow = (id: string, more: Row) => ({
   createdAt: OLD - DAY,
   expiresAt: null,
   endedAt: OLD,
+  byOperator: 0,
   ...more,
 })
 

@@ -66,3 +66,6 @@ export const shortId = (id: string): string => id.replace(/^([a-z]+_)(.{8}).*$/,
 /** A number with its noun: `1 change`, `2 changes`. */
 export const plural = (count: number, noun: string): string =>
   `${formatCount(count)} ${noun}${count === 1 ? '' : /[sx]$/.test(noun) ? 'es' : 's'}`
+
+/** Whether a backend separates commands from the host; `native` and `mock` do not. */
+export const isIsolating = (backend: string): boolean => !['native', 'mock'].includes(backend)

@@ -35,13 +35,18 @@ type McpSession = {
   used: number
 }
 
+type McpHttpOptions = Pick<McpOptions, 'version' | 'extend' | 'ownTools'> & {
+  /** Begins the ids of sessions; tells which of several servers keeps one. */
+  readonly sessionPrefix?: string | undefined
+}
+
 /** Serves `/mcp` and keeps the sessions of its clients. */
 export class McpHttp {
-  readonly #options: Pick<McpOptions, 'version' | 'extend' | 'ownTools'>
+  readonly #options: McpHttpOptions
   readonly #held = new Map<string, McpSession>()
   #sdk: Promise<McpSdk> | undefined
 
-  constructor(options: Pick<McpOptions, 'version' | 'extend' | 'ownTools'>) {
+  constructor(options: McpHttpOptions) {
     this.#options = options
   }
 
@@ -66,7 +71,7 @@ export class McpHttp {
     if (own.length >= MAX_SESSIONS)
       return Response.json(rpcError(`this tenant already has ${own.length} sessions`), { status: 429 })
     const transport: Transport = new sdk.WebStandardStreamableHTTPServerTransport({
-      sessionIdGenerator: () => crypto.randomUUID(),
+      sessionIdGenerator: () => `${this.#options.sessionPrefix ?? ''}${crypto.randomUUID()}`,
       maxRequestBodySize: MAX_BODY,
       onsessioninitialized: (id) => void this.#held.set(`session:${id}`, held),
       onsessionclosed: (id) => this.#drop(`session:${id}`),

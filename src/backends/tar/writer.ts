@@ -44,11 +44,14 @@ export type Header = {
 }
 
 const FITS = 100
+/** The largest size that eleven octal digits hold. */
+const LARGEST = 8 ** 11 - 1
 
 /** The header of one entry, preceded by records for fields that do not fit. */
 export function* header(fields: Header): Generator<Buffer> {
-  const { name, link = '' } = fields
+  const { name, size = 0, link = '' } = fields
   const long = [
+    ...(size > LARGEST ? [record('size', String(size))] : []),
     ...(Buffer.byteLength(name) > FITS ? [record('path', name)] : []),
     ...(Buffer.byteLength(link) > FITS ? [record('linkpath', link)] : []),
   ].join('')
@@ -58,7 +61,7 @@ export function* header(fields: Header): Generator<Buffer> {
     yield bytes
     yield padding(bytes.length)
   }
-  yield block(fields)
+  yield block({ ...fields, size: size > LARGEST ? 0 : size })
 }
 
 /** `17 path=a/long/name`: the length includes itself. */

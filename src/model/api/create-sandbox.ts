@@ -18,6 +18,7 @@ import {
   mountShape,
   NETWORK_MODES,
   PRESETS,
+  placementShape,
   ROOTS,
   UNLISTED,
   volumeMountShape,
@@ -109,6 +110,8 @@ export const createShape = object({
   review: optional(boolean()),
   timeout_ms: optional(ms()),
   idle_ms: optional(ms()),
+  /** Where in a cluster it runs. */
+  placement: optional(placementShape),
   agent_id: optional(text({ max: 256 })),
 })
 /** A parsed create. */

@@ -1,5 +1,6 @@
 import { type ErrorCode, SandboxError } from '../../model/errors.ts'
 import { isAuthenticationLost, type StreamEnd } from '../../model/stream-end.ts'
+import { noRoomHeader } from '../problem.ts'
 import { toE2bId } from './ids.ts'
 
 /** How errors look to E2B's clients: numbers on their REST routes, words in their RPC. */
@@ -113,7 +114,7 @@ export function restProblem(error: unknown, log: Log): Response {
   const retry = error.retryAfterSecs === undefined ? {} : { 'retry-after': String(error.retryAfterSecs) }
   // E2B's clients take 507 for a disk that has no space left.
   const status = error.code === 'resource-exhausted' ? 507 : error.httpStatus
-  return numbered(status, lineOf(error), retry)
+  return numbered(status, lineOf(error), { ...retry, ...noRoomHeader(error) })
 }
 
 const numbered = (code: number, message: string, headers: Record<string, string> = {}): Response =>

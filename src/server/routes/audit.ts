@@ -1,3 +1,4 @@
+import { positionOf } from '../../audit/chain.ts'
 import {
   auditEvents,
   bareRecordsShape,
@@ -134,7 +135,7 @@ const reading: readonly Route[] = [
     async handle({ parts, principal, params }) {
       const seq = /^\d{1,15}$/.test(params.seq) ? Number(params.seq) : -1
       const tenant = tenantOf(principal)
-      const [own] = await parts.trail.query({ after: seq - 1, before: seq + 1, tenant, limit: 1 })
+      const [own] = await parts.trail.ownRecords({ after: seq - 1, before: seq + 1, tenant, limit: 1 })
       if (!own) throw new SandboxError('not-found', `there is no record \`${params.seq}\``)
       return reply(200, await parts.trail.proof(seq))
     },
@@ -187,7 +188,7 @@ const following: readonly Route[] = [
         const after = lastEventId(request) ?? query.after
         const wanted = { after, sandboxId, events: event && [event], signal, over }
         for await (const record of parts.feed.follow(principal, wanted))
-          yield { event: record.event as EventName, data: record, id: record.seq }
+          yield { event: record.event as EventName, data: record, id: positionOf(record) }
         if (sandboxId === undefined || signal.aborted) return
         const { row } = await parts.supervisor.get(principal, sandboxId)
         yield { event: 'cut', data: streamEndOfSandbox(row.reason ?? row.state) }

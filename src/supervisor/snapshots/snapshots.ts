@@ -146,6 +146,7 @@ export const openFrom =
         hint: 'take a snapshot, or build one',
       })
     const { image } = found.data
+    await templates.bring(found)
     const base = {
       disk: templates.diskOf(found),
       lower: image === undefined ? undefined : images.layersOf(image),

@@ -1,9 +1,10 @@
-import { randomBytes } from 'node:crypto'
+import { createHash, randomBytes } from 'node:crypto'
 import { createReadStream, existsSync, mkdirSync, utimesSync } from 'node:fs'
 import { open, opendir, rename, rm, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
 import {
+  hasSnapshot,
   listSnapshots,
   putSnapshot,
   removeSnapshot,
@@ -34,6 +35,20 @@ export type TemplateData = {
   readonly places: number
   /** Their paths; absent in old records, where the caller knows them. */
   readonly paths?: readonly string[]
+  /** In a cluster: the node that has the archives, and what they are. */
+  readonly node?: string
+  readonly archives?: readonly Archive[]
+}
+
+/** One file of a template. Its name and its content never change. */
+export type Archive = { readonly name: string; readonly sha256: string; readonly bytes: number }
+
+/** Where the archives of other nodes come from. */
+export type SharedArchives = {
+  /** This node. */
+  readonly node: string
+  /** The bytes of an archive that another node has. */
+  readonly fetch: (node: string, archive: Archive) => Promise<AsyncIterable<Uint8Array>>
 }
 
 /** A template or snapshot with its parsed data. */
@@ -50,15 +65,24 @@ export class Templates {
   readonly #dir: string
   /** Bytes being written to disk, by tenant. */
   readonly #writing = new Map<string, number>()
+  readonly #shared: SharedArchives | undefined
+  /** Archives that are on their way here. */
+  readonly #bringing = new Map<string, Promise<void>>()
   /** The last change of what a tenant has stored; the next one waits for it. */
   readonly #turns = new Map<string, Promise<unknown>>()
   readonly #archiveBytes: number
 
   /** `archiveBytes`: what the archives of one tenant may take. */
-  constructor(store: Store, dir: string, archiveBytes = TENANT_ARCHIVE_BYTES) {
+  constructor(
+    store: Store,
+    dir: string,
+    archiveBytes: number = TENANT_ARCHIVE_BYTES,
+    shared?: SharedArchives,
+  ) {
     this.#store = store
     this.#dir = dir
     this.#archiveBytes = archiveBytes
+    this.#shared = shared
     mkdirSync(dir, { recursive: true, mode: 0o700 })
   }
 
@@ -141,10 +165,59 @@ export class Templates {
       throw error
     }
     const own = disk ? { disk, own: live.plan.own } : {}
-    const data = { ...record.data, places: packed.length, paths: packed, ...own }
+    const shared = await this.#described(record.id, packed.length, disk)
+    const data = { ...record.data, places: packed.length, paths: packed, ...own, ...shared }
     const kept = { ...record, backend: live.backend, data }
     await this.save(kept)
     return kept
+  }
+
+  /** What other nodes need to get the archives, and to know that they got them whole. */
+  async #described(
+    id: string,
+    places: number,
+    disk: boolean,
+  ): Promise<Pick<TemplateData, 'node' | 'archives'>> {
+    if (!this.#shared) return {}
+    const files = Array.from({ length: places }, (_, index) => this.#archive(id, index))
+    const archives = await Promise.all([...files, ...(disk ? [this.#disk(id)] : [])].map(archiveOf))
+    return { node: this.#shared.node, archives }
+  }
+
+  /** Brings the archives of a template here that another node has; complete and unchanged, or not at all. */
+  async bring({ data }: Pick<Template, 'data'>): Promise<void> {
+    const { node, archives = [] } = data
+    if (!this.#shared || node === undefined || node === this.#shared.node) return
+    for (const archive of archives) {
+      if (existsSync(join(this.#dir, archive.name))) continue
+      const under = this.#bringing.get(archive.name) ?? this.#bringOne(node, archive)
+      this.#bringing.set(archive.name, under)
+      await under.finally(() => this.#bringing.delete(archive.name))
+    }
+  }
+
+  async #bringOne(node: string, archive: Archive): Promise<void> {
+    const bytes = await (this.#shared as SharedArchives).fetch(node, archive)
+    await written(join(this.#dir, archive.name), unchanged(bytes, archive))
+  }
+
+  /** The file of an archive that this server has, for another node. */
+  archivePath(name: string): string | undefined {
+    const path = join(this.#dir, name)
+    return ARCHIVE.test(name) && existsSync(path) ? path : undefined
+  }
+
+  /** Removes archives whose record is gone: another node removed it. Returns how many. */
+  async sweep(before: number): Promise<number> {
+    let removed = 0
+    for await (const { name } of await opendir(this.#dir)) {
+      const id = ARCHIVE.exec(name)?.[1]
+      if (id === undefined || !(await this.#isStale(name, before))) continue
+      if (await hasSnapshot(this.#store, id)) continue
+      await rm(join(this.#dir, name), { force: true })
+      removed++
+    }
+    return removed
   }
 
   /** Other archives of the tenant are being written too; the disk may have grown since its room was reserved. */
@@ -173,6 +246,7 @@ export class Templates {
 
   /** Restores the files of a template into a new sandbox. */
   async restore(live: OpenSandbox, directories: readonly string[], { id, data }: Template): Promise<void> {
+    await this.bring({ data })
     for (const [index, directory] of (data.paths ?? directories.slice(0, data.places)).entries()) {
       const file = this.#archive(id, index)
       // SECURITY: only into the sandbox's private directories, never into a mount of the host.
@@ -294,6 +368,34 @@ export class Templates {
   }
 }
 
+/** The file of a template: one of its directories, or its disk. */
+const ARCHIVE = /^([a-z]+_?[0-9a-z]+)(?:-\d+\.tar|\.disk)$/
+
+async function archiveOf(path: string): Promise<Archive> {
+  const hash = createHash('sha256')
+  let bytes = 0
+  for await (const chunk of createReadStream(path)) {
+    hash.update(chunk)
+    bytes += chunk.length
+  }
+  return { name: basename(path), sha256: hash.digest('hex'), bytes }
+}
+
+/** Passes bytes on, and fails at the end if they are not those of the archive. */
+async function* unchanged(data: AsyncIterable<Uint8Array>, { name, sha256, bytes }: Archive) {
+  const hash = createHash('sha256')
+  let size = 0
+  for await (const chunk of data) {
+    hash.update(chunk)
+    size += chunk.length
+    if (size > bytes) break
+    yield chunk
+  }
+  if (size !== bytes || hash.digest('hex') !== sha256)
+    throw new SandboxError('launch-failed', `the archive \`${name}\` of another node is not complete`, {
+      hint: 'try again',
+    })
+}
 /** What a tenant had stored, and the bytes that count for an archive before it is there. */
 type Reserved = { readonly stored: number; readonly bytes: number }
 

@@ -1,4 +1,5 @@
 import { createHmac, randomBytes } from 'node:crypto'
+import { positionOf } from '../../audit/chain.ts'
 import type { StoreTrailReader } from '../../audit/store-read.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Store } from '../../store/sql.ts'
@@ -32,6 +33,8 @@ export type WebhookParts = {
   /** Whether a key exists and is not revoked. */
   readonly isInForce: (keyId: string) => Promise<boolean>
   readonly retryMs?: number
+  /** Whether this server delivers a webhook; absent: always. */
+  readonly isOurs?: ((id: string) => boolean) | undefined
 }
 
 const PAGE = 64
@@ -80,7 +83,7 @@ export class Webhooks {
       url,
       secret: `whsec_${randomBytes(24).toString('hex')}`,
       events,
-      position: (await reader.head()).seq,
+      position: await reader.position(),
       failures: 0,
       createdAt: Date.now(),
     }
@@ -107,7 +110,8 @@ export class Webhooks {
     const since = this.#made
     void listWebhooks(this.#parts.store)
       .then((rows) => {
-        this.#any = rows.length > 0 || since !== this.#made
+        // Another server may create one.
+        this.#any = rows.length > 0 || since !== this.#made || this.#parts.reader.isShared
         for (const row of rows) void this.#run(row)
       })
       .catch(() => {})
@@ -120,6 +124,7 @@ export class Webhooks {
 
   async #run(row: WebhookRow): Promise<void> {
     if ((this.#wait.get(row.id) ?? 0) > Date.now()) return
+    if (this.#parts.isOurs?.(row.id) === false) return
     if (this.#busy.has(row.id)) {
       this.#again.add(row.id)
       return
@@ -149,7 +154,7 @@ export class Webhooks {
   /** Sends one page; returns the new position, or undefined if there was nothing to send. */
   async #send(row: WebhookRow): Promise<number | undefined> {
     const after = Math.max(row.position, this.#searched.get(row.id) ?? -1)
-    const end = await this.#parts.reader.lastSeq()
+    const end = await this.#parts.reader.position()
     if (end <= after) return undefined
     const records = await this.#parts.reader.query({
       after,
@@ -159,12 +164,15 @@ export class Webhooks {
       limit: PAGE,
     })
     for (const record of records) {
-      const body = JSON.stringify({ id: `${row.id}-${record.seq}`, type: record.event, data: record })
-      await this.#post(row, body, String(record.seq))
-      await this.#save(row.id, record.seq, 0)
+      const position = positionOf(record)
+      const body = JSON.stringify({ id: `${row.id}-${position}`, type: record.event, data: record })
+      await this.#post(row, body, String(position))
+      await this.#save(row.id, position, 0)
     }
-    if (records.length < PAGE) await this.#noteSearched(row, records.at(-1)?.seq ?? row.position, end)
-    return records.at(-1)?.seq
+    const last = records.at(-1)
+    const position = last && positionOf(last)
+    if (records.length < PAGE) await this.#noteSearched(row, position ?? row.position, end)
+    return position
   }
 
   async #noteSearched({ id }: WebhookRow, position: number, end: number): Promise<void> {
@@ -174,6 +182,8 @@ export class Webhooks {
   }
 
   async #post(row: WebhookRow, body: string, seq: string): Promise<void> {
+    if (this.#parts.isOurs?.(row.id) === false)
+      throw new SandboxError('wrong-state', 'another node delivers this webhook')
     const time = String(Math.floor(Date.now() / 1000))
     const status = await this.#parts.post(
       row.url,

@@ -35,6 +35,8 @@ type Parts = {
   readonly dir: string
   readonly newId: (prefix: string) => string
   readonly limits: () => VolumeLimits
+  /** In a cluster: this node. */
+  readonly node?: string | undefined
 }
 
 /** A request for a volume. */
@@ -90,6 +92,7 @@ export class Volumes {
       sizeMb: sizeMb ?? Math.min(defaultMb, maxMb),
       readOnly,
       createdAt: Date.now(),
+      instance: this.#parts.node ?? null,
     }
     if (row.sizeMb > maxMb)
       throw new SandboxError(

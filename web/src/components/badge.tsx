@@ -1,5 +1,7 @@
 /** Each state and decision with a symbol, so that color never carries the meaning alone. */
 const SYMBOLS: Readonly<Record<string, readonly [symbol: string, tone: string]>> = {
+  waiting: ['◌', 'dim'],
+  building: ['▶', 'accent'],
   requested: ['◌', 'dim'],
   provisioning: ['◌', 'accent'],
   ready: ['●', 'good'],

@@ -11,7 +11,10 @@ type TextFieldProps = {
   /** More than one line makes it a text area. */
   readonly lines?: number
   readonly mono?: boolean
-  readonly type?: 'text' | 'password' | 'search'
+  readonly type?: 'text' | 'password' | 'search' | 'number'
+  /** Of a number. */
+  readonly min?: number
+  readonly step?: number | 'any'
   readonly autoFocus?: boolean
   readonly hideLabel?: boolean
 }
@@ -36,7 +39,13 @@ export function TextField(props: TextFieldProps) {
       {props.lines ? (
         <textarea {...shared} rows={props.lines} />
       ) : (
-        <input {...shared} type={props.type ?? 'text'} onKeyDown={blurOnEscape} />
+        <input
+          {...shared}
+          type={props.type ?? 'text'}
+          min={props.min}
+          step={props.step}
+          onKeyDown={blurOnEscape}
+        />
       )}
       {props.hint && (
         <div className="hint" id={`${id}-hint`}>
@@ -82,27 +91,41 @@ export function SearchField(props: {
   )
 }
 
-export type Option<T extends string = string> = readonly [value: T, name: string]
+/** A value, its name, and the heading that it is listed under. */
+export type Option<T extends string = string> = readonly [value: T, name: string, group?: string]
 
 export function Select<T extends string>(props: {
   readonly label: string
   readonly value: T
   readonly options: readonly Option<T>[]
   readonly onChange: (value: T) => void
+  readonly showLabel?: boolean
 }) {
   const id = useId()
+  const groups = [...new Set(props.options.map(([, , group]) => group))]
   return (
     <div className="field">
-      <FieldLabel id={id} label={props.label} isHidden />
+      <FieldLabel id={id} label={props.label} isHidden={!props.showLabel} />
       <select id={id} value={props.value} onChange={(event) => props.onChange(event.target.value as T)}>
-        {props.options.map(([value, name]) => (
-          <option value={value} key={value}>
-            {name}
-          </option>
+        {groups.map((group) => (
+          <OptionGroup
+            key={group ?? ''}
+            name={group}
+            options={props.options.filter(([, , of]) => of === group)}
+          />
         ))}
       </select>
     </div>
   )
+}
+
+function OptionGroup(props: { readonly name: string | undefined; readonly options: readonly Option[] }) {
+  const options = props.options.map(([value, name]) => (
+    <option value={value} key={value}>
+      {name}
+    </option>
+  ))
+  return props.name === undefined ? options : <optgroup label={props.name}>{options}</optgroup>
 }
 
 export function Checkbox(props: {

@@ -9,7 +9,22 @@ import { Overview } from '../pages/overview/overview.tsx'
 const Sandbox = lazy(() =>
   import('../pages/sandbox/sandbox.tsx').then(({ Sandbox }) => ({ default: Sandbox })),
 )
+const NewSandbox = lazy(() =>
+  import('../pages/new-sandbox/new-sandbox.tsx').then(({ NewSandbox }) => ({ default: NewSandbox })),
+)
 const Policy = lazy(() => import('../pages/policy/policy.tsx').then(({ Policy }) => ({ default: Policy })))
+const Templates = lazy(() =>
+  import('../pages/resources/templates.tsx').then(({ Templates }) => ({ default: Templates })),
+)
+const Snapshots = lazy(() =>
+  import('../pages/resources/snapshots.tsx').then(({ Snapshots }) => ({ default: Snapshots })),
+)
+const Volumes = lazy(() =>
+  import('../pages/resources/volumes.tsx').then(({ Volumes }) => ({ default: Volumes })),
+)
+const Webhooks = lazy(() =>
+  import('../pages/resources/webhooks.tsx').then(({ Webhooks }) => ({ default: Webhooks })),
+)
 const Skills = lazy(() => import('../pages/skills/skills.tsx').then(({ Skills }) => ({ default: Skills })))
 const Backends = lazy(() =>
   import('../pages/backends/backends.tsx').then(({ Backends }) => ({ default: Backends })),
@@ -30,6 +45,10 @@ export const PAGES: readonly PageEntry[] = [
   { path: 'approvals', name: 'Approvals', keys: 'g a' },
   { path: 'policy', name: 'Policy', keys: 'g p' },
   { path: 'trail', name: 'Audit log', keys: 'g l, g t' },
+  { path: 'templates', name: 'Templates', keys: 'g m' },
+  { path: 'snapshots', name: 'Snapshots', keys: 'g n' },
+  { path: 'volumes', name: 'Volumes', keys: 'g v' },
+  { path: 'webhooks', name: 'Webhooks', keys: 'g w' },
   { path: 'skills', name: 'Skills', keys: 'g s', operatorOnly: true },
   { path: 'backends', name: 'Backends', keys: 'g b', operatorOnly: true },
   { path: 'keys', name: 'Keys', keys: 'g k', operatorOnly: true },
@@ -41,6 +60,7 @@ export function CurrentPage({ path: [page = '', ...rest] }: { readonly path: rea
     case '':
       return <Overview />
     case 'sandboxes':
+      if (rest[0] === 'new') return <NewSandbox template={rest[1] ?? ''} />
       return <Sandbox key={rest[0]} id={rest[0] ?? ''} tab={rest[1] ?? ''} />
     case 'approvals':
       return <Approvals id={rest[0]} />
@@ -48,6 +68,14 @@ export function CurrentPage({ path: [page = '', ...rest] }: { readonly path: rea
       return <Policy tab={rest[0] ?? ''} />
     case 'trail':
       return <AuditLog />
+    case 'templates':
+      return <Templates />
+    case 'snapshots':
+      return <Snapshots />
+    case 'volumes':
+      return <Volumes />
+    case 'webhooks':
+      return <Webhooks />
     case 'skills':
       return <Skills />
     case 'backends':

@@ -40,6 +40,7 @@ function useGlobalShortcuts(openHelp: () => void): void {
       label: `Go to ${name}`,
       run: () => navigate(`/${path}`),
     })),
+    { keys: 'n', label: 'Create a sandbox', run: () => navigate('/sandboxes/new') },
     {
       keys: '/',
       label: 'Focus the search field',

@@ -1,9 +1,6 @@
 import { useState } from 'react'
 import type { KeyInfo } from '../../../../src/client/types.ts'
-import { Button } from '../../components/button.tsx'
 import { ConfirmDialog } from '../../components/confirm-dialog.tsx'
-import { CopyableCode } from '../../components/copyable-code.tsx'
-import { Dialog } from '../../components/dialog.tsx'
 import { Checkbox, TextField } from '../../components/fields.tsx'
 import { attempt } from '../../components/toasts.tsx'
 import { useClient, useIdentity } from '../../data/live-context.ts'
@@ -69,29 +66,6 @@ function ScopeFields(props: {
         </Checkbox>
       ))}
     </fieldset>
-  )
-}
-
-export type Secret = { readonly kind: 'key' | 'link'; readonly text: string }
-
-const SECRET_TEXTS = {
-  key: ['API key created', 'Copy the key now. Only its hash is stored, so it cannot be shown again.'],
-  link: ['Sign-in link', 'Copy the link now. It signs in once, as this key, within 10 minutes.'],
-} as const
-
-/** Shows a secret that cannot be shown again. */
-export function SecretDialog({ secret, onClose }: { readonly secret: Secret; readonly onClose: () => void }) {
-  const [title, note] = SECRET_TEXTS[secret.kind]
-  return (
-    <Dialog title={title} onClose={onClose}>
-      <CopyableCode text={secret.text} />
-      <p className="dim">{note}</p>
-      <div className="buttons">
-        <Button onClick={onClose} tone="primary">
-          Done
-        </Button>
-      </div>
-    </Dialog>
   )
 }
 

@@ -3,10 +3,11 @@ import type { KeyInfo } from '../../../../src/client/types.ts'
 import { Button } from '../../components/button.tsx'
 import { ErrorMessage, Loading, Page } from '../../components/page.tsx'
 import { Panel } from '../../components/panel.tsx'
+import { type Secret, SecretDialog } from '../../components/secret-dialog.tsx'
 import { attempt } from '../../components/toasts.tsx'
 import { useClient } from '../../data/live-context.ts'
 import { useLoad } from '../../data/use-load.ts'
-import { CreateKeyDialog, RevokeKeyDialog, type Secret, SecretDialog } from './key-dialogs.tsx'
+import { CreateKeyDialog, RevokeKeyDialog } from './key-dialogs.tsx'
 import { KeyTable } from './key-table.tsx'
 
 type Dialog =

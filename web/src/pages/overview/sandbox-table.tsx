@@ -8,6 +8,7 @@ import { Panel } from '../../components/panel.tsx'
 import { Sparkline } from '../../components/sparkline.tsx'
 import { VirtualTable } from '../../components/virtual-table.tsx'
 import { useLiveData, useLiveStore } from '../../data/live-context.ts'
+import { useMayCreate } from '../../data/permissions.ts'
 import { ageOf, usePendingApprovals, useSandboxStatus } from '../../data/sandbox-status.ts'
 import { useNow } from '../../data/use-now.ts'
 import { formatBytes, formatDuration, safeLine, shortId } from '../../format.ts'
@@ -25,7 +26,16 @@ export function SandboxTable() {
   const all = useMemo(() => [...sandboxes, ...ended], [sandboxes, ended])
   const shown = useFiltered(all, pending)
   return (
-    <Panel className="fill-height" title="Sandboxes" aside={<SandboxFilters sandboxes={all} />}>
+    <Panel
+      className="fill-height"
+      title="Sandboxes"
+      aside={
+        <div className="line">
+          <SandboxFilters sandboxes={all} />
+          <NewSandboxButton />
+        </div>
+      }
+    >
       <VirtualTable
         label="Sandboxes"
         className="sandboxes"
@@ -63,12 +73,22 @@ function useFiltered(
   )
 }
 
+function NewSandboxButton() {
+  if (!useMayCreate()) return null
+  return (
+    <Link to="/sandboxes/new" className="button primary">
+      New sandbox <kbd aria-hidden="true">n</kbd>
+    </Link>
+  )
+}
+
 const NoSandboxes = ({ isFiltered }: { readonly isFiltered: boolean }) =>
   isFiltered ? (
     <EmptyState title="No matching sandboxes">Clear a filter to see more.</EmptyState>
   ) : (
     <EmptyState title="No sandboxes yet" command="ringfence sandbox create --agent-id me">
-      Sandboxes appear here as soon as agents create them. To create one yourself:
+      Sandboxes appear here as soon as agents create them. To create one yourself, use New sandbox or a
+      terminal:
     </EmptyState>
   )
 

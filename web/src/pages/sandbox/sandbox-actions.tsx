@@ -6,17 +6,17 @@ import { Button } from '../../components/button.tsx'
 import { ConfirmDialog } from '../../components/confirm-dialog.tsx'
 import { CopyableCode } from '../../components/copyable-code.tsx'
 import { attempt } from '../../components/toasts.tsx'
-import { useClient, useIdentity } from '../../data/live-context.ts'
+import { useClient } from '../../data/live-context.ts'
+import { useMayCreate } from '../../data/permissions.ts'
 
 type SandboxHandle = Awaited<ReturnType<ConsoleClient['get']>>
 
 /** Pauses, snapshots, forks or destroys a running sandbox. */
 export function SandboxActions({ sandbox }: { readonly sandbox: ConsoleSandbox }) {
   const client = useClient()
-  const { operator, scopes } = useIdentity()
   const [isDestroying, setDestroying] = useState(false)
   const [snapshotId, setSnapshotId] = useState<string | undefined>(undefined)
-  const isDisabled = !operator && !scopes.includes('create')
+  const isDisabled = !useMayCreate()
   const run = (action: (handle: SandboxHandle) => Promise<unknown>, done: string) => (): void =>
     void attempt(async () => action(await client.get(sandbox.id)), done)
   const pause = run((handle) => handle.pause(), 'Paused. Its timeouts are paused too.')

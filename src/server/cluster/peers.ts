@@ -1,0 +1,182 @@
+import type { IncomingMessage } from 'node:http'
+import { Agent, createServer, type Server } from 'node:https'
+import type { AddressInfo, Socket } from 'node:net'
+import type { TLSSocket } from 'node:tls'
+import type { NodeCertificate } from '../../cluster/identity.ts'
+import { nodeHost } from '../../cluster/identity.ts'
+import type { NodeRow } from '../../cluster/node.ts'
+import { SandboxError } from '../../model/errors.ts'
+
+/**
+ * Connections between nodes: TLS 1.3, both ends with a certificate of the cluster's authority.
+ * SECURITY: a certificate alone is not enough. It must be the one that the node's row names, and each run of a node has a new
+ * one, so that a node of an older epoch, or one that was removed, is refused at both ends.
+ */
+
+const IDLE_MS = 30_000
+const CONNECT_MS = 2000
+const SOCKETS = 512
+
+/** The node that a forwarded request came from; requests of clients have none. */
+const peerOf = new WeakMap<object, { readonly id: string; readonly fingerprint: string }>()
+
+/** Says which client a forwarded request is of; only another node may send it. */
+export const CLIENT_ADDRESS = 'ringfence-client-address'
+/** Says which node forwarded a request. */
+export const FORWARDED_BY = 'ringfence-forwarded-by'
+
+/** The address of the client, also behind another node. */
+export function clientAddress(request: Pick<IncomingMessage, 'socket' | 'headers'> | undefined): string {
+  if (!request) return ''
+  const told = peerOf.has(request.socket) ? request.headers[CLIENT_ADDRESS] : undefined
+  return (Array.isArray(told) ? told[0] : told) ?? request.socket?.remoteAddress ?? ''
+}
+
+/** Opens connections to other nodes, and keeps them for the next request. */
+export class PeerConnections {
+  readonly #own: NodeCertificate
+  readonly #agents = new Map<string, Agent>()
+
+  constructor(own: NodeCertificate) {
+    this.#own = own
+  }
+
+  /** The agent for one run of a node. */
+  to({ id, fingerprint }: NodeRow): Agent {
+    const known = this.#agents.get(fingerprint)
+    if (known) return known
+    const agent = new Agent({
+      keepAlive: true,
+      timeout: IDLE_MS,
+      maxSockets: SOCKETS,
+      scheduling: 'lifo',
+      cert: this.#own.certificate,
+      key: this.#own.privateKey,
+      ca: this.#own.authority,
+      minVersion: 'TLSv1.3',
+      servername: nodeHost(id),
+      checkServerIdentity: (_host, seen) =>
+        seen.fingerprint256 === fingerprint ? undefined : new Error('this is another run of the node'),
+    })
+    this.#agents.set(fingerprint, agent)
+    return agent
+  }
+
+  /** Closes the connections to nodes that are not among these any more. */
+  keepOnly(nodes: readonly NodeRow[]): void {
+    const alive = fingerprintsOf(nodes)
+    for (const [fingerprint, agent] of this.#agents) {
+      if (alive.has(fingerprint)) continue
+      agent.destroy()
+      this.#agents.delete(fingerprint)
+    }
+  }
+
+  close(): void {
+    for (const agent of this.#agents.values()) agent.destroy()
+    this.#agents.clear()
+  }
+}
+
+/** How long a node may take to accept a connection. */
+export const PEER_CONNECT_MS = CONNECT_MS
+
+/** Where other nodes reach this one. */
+export type PeerListener = {
+  readonly url: string
+  /** Answers requests from now on. */
+  readonly serve: (handlers: PeerHandlers) => void
+  /** Closes the connections of nodes that are not among these any more. */
+  readonly keepOnly: (nodes: readonly NodeRow[]) => void
+  readonly close: () => Promise<void>
+}
+
+const fingerprintsOf = (nodes: readonly NodeRow[]): ReadonlySet<string> =>
+  new Set(nodes.filter(({ state }) => state === 'up').map(({ fingerprint }) => fingerprint))
+
+type PeerHandlers = {
+  readonly request: Server['listeners'] extends never ? never : Parameters<typeof createServer>[1]
+  readonly upgrade: (request: IncomingMessage, socket: import('node:stream').Duplex, head: Buffer) => void
+  /** Whether a certificate is that of a node that runs now. */
+  readonly admits: (id: string, fingerprint: string) => Promise<boolean>
+}
+
+/** Listens for other nodes; until `serve` nobody is admitted. */
+export async function listenForPeers(
+  own: NodeCertificate,
+  { host, port, url }: { readonly host: string; readonly port: number; readonly url?: string | undefined },
+): Promise<PeerListener> {
+  let handlers: PeerHandlers | undefined
+  const sockets = new Set<Socket>()
+  const encrypted = new Set<TLSSocket>()
+  const server = createServer({
+    cert: own.certificate,
+    key: own.privateKey,
+    ca: own.authority,
+    requestCert: true,
+    rejectUnauthorized: true,
+    minVersion: 'TLSv1.3',
+    keepAliveTimeout: 2 * IDLE_MS,
+    requestTimeout: 0,
+    noDelay: true,
+  })
+  server.on('connection', (socket: Socket) => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+  })
+  const admitted = async (request: IncomingMessage): Promise<boolean> => {
+    const socket = request.socket as TLSSocket
+    const known = peerOf.get(socket)
+    // Each request is checked: the node may have been fenced since the connection was made.
+    if (known) return (await handlers?.admits(known.id, known.fingerprint)) ?? false
+    const seen = socket.getPeerCertificate()
+    const id = /^([0-9a-f]{16})\.node\.ringfence$/.exec(String(seen.subject?.CN ?? ''))?.[1]
+    if (!handlers || !socket.authorized || id === undefined) return false
+    if (!(await handlers.admits(id, seen.fingerprint256))) return false
+    peerOf.set(socket, { id, fingerprint: seen.fingerprint256 })
+    encrypted.add(socket)
+    socket.once('close', () => encrypted.delete(socket))
+    return true
+  }
+  server.on('request', (request, response) => {
+    void admitted(request).then(
+      (isIn) => (isIn ? handlers?.request?.(request, response) : response.writeHead(403).end()),
+      () => response.writeHead(503).end(),
+    )
+  })
+  server.on('upgrade', (request, socket, head) => {
+    socket.on('error', () => socket.destroy())
+    void admitted(request).then(
+      (isIn) => (isIn ? handlers?.upgrade(request, socket, head) : socket.destroy()),
+      () => socket.destroy(),
+    )
+  })
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (cause: NodeJS.ErrnoException) => reject(cannotListen(host, port, cause)))
+    server.listen(port, host, resolve)
+  })
+  server.on('error', () => {})
+  server.on('tlsClientError', () => {})
+  const bound = (server.address() as AddressInfo).port
+  return {
+    url: url ?? `https://${host.includes(':') ? `[${host}]` : host}:${bound}`,
+    serve: (given) => {
+      handlers = given
+    },
+    keepOnly: (nodes) => {
+      const alive = fingerprintsOf(nodes)
+      for (const socket of encrypted) if (!alive.has(peerOf.get(socket)?.fingerprint ?? '')) socket.destroy()
+    },
+    close: () =>
+      new Promise((resolve) => {
+        server.close(() => resolve())
+        for (const socket of sockets) socket.destroy()
+      }),
+  }
+}
+
+const cannotListen = (host: string, port: number, cause: NodeJS.ErrnoException): SandboxError =>
+  new SandboxError('invalid-config', `cannot listen for other nodes on ${host}:${port}: ${cause.code}`, {
+    hint: 'choose another `listen` in [cluster]',
+    cause,
+  })
