@@ -195,11 +195,15 @@ const SKILL = `usage: ringfence skill inspect DIR
        ringfence skill run DIR|NAME [--input JSON|TEXT] [--grant CAPABILITY]… [--workspace DIR] [--agent-id ID]
        ringfence skill list
        ringfence skill usage [NAME]
+       ringfence skill sign DIR|NAME
+       ringfence skill verify DIR|NAME
+       ringfence skill trust [KEY [--as NAME | --remove]]
 
 A skill is a directory with a skill.toml and code for WebAssembly, Python or Node. \`inspect\` shows the capabilities it
 requests, red flags, the imports of its code, text that looks like prompt injection, and its hash. A skill that changes
 afterwards does not run until you inspect it again. \`run\` grants what the manifest requests, except red flags: those
-need --grant. Exit 124: a limit stopped the skill; 1: the skill failed; 126: the run was rejected.
+need --grant. \`sign\` writes skill.sig with your Ed25519 key; \`verify\` exits with 0 only if the signature is valid and its key
+is one that you \`trust\`. Exit 124: a limit stopped the skill; 1: the skill failed; 126: the run was rejected.
 
 examples:
   ringfence skill inspect examples/skills/word-count

@@ -2,9 +2,9 @@ import { compose, type Ringfence, skillRunner } from '../compose/compose.ts'
 import type { Json } from '../model/event.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { resultJson, type SkillResult } from '../skills/contract.ts'
-import type { Inspection } from '../skills/inspect.ts'
-import type { SkillRunner } from '../skills/runner.ts'
+import type { InspectedSkill, SkillRunner } from '../skills/runner.ts'
 import type { Finding } from '../skills/scan.ts'
+import type { SkillSignature } from '../skills/signature.ts'
 import { parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
 import { exitCodeOf, noteUnreadConfig } from './wasm.ts'
@@ -14,6 +14,8 @@ const OPTIONS = {
   grant: { type: 'string', multiple: true },
   workspace: { type: 'string', short: 'w' },
   'agent-id': { type: 'string' },
+  as: { type: 'string' },
+  remove: { type: 'boolean' },
 } as const
 
 type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
@@ -30,16 +32,19 @@ const ACTIONS: Readonly<Record<string, (call: Call) => Promise<number>>> = {
   run,
   list,
   usage: showUsage,
+  sign,
+  verify,
+  trust,
 }
 
-/** `ringfence skill inspect|run|list|usage`. */
+/** `ringfence skill inspect|run|list|usage|sign|verify|trust`. */
 export async function skill(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('skill', args, OPTIONS)
   const [name = '', target, ...more] = positionals
   const action = Object.hasOwn(ACTIONS, name) ? ACTIONS[name] : undefined
-  if (!action) throw usage('skill', 'missing action: inspect, run, list or usage')
+  if (!action) throw usage('skill', 'missing action: inspect, run, list, usage, sign, verify or trust')
   if (more.length > 0) throw usage('skill', `unexpected \`${more[0]}\``)
-  if (target === undefined && (name === 'inspect' || name === 'run'))
+  if (target === undefined && ['inspect', 'run', 'sign', 'verify'].includes(name))
     throw usage('skill', `skill ${name} takes a directory or a name`)
   const ringfence = await compose({ config: values.config, policy: values.policy })
   const skills = await skillRunner(ringfence)
@@ -62,20 +67,23 @@ async function inspect({ skills, values, target = '' }: Call): Promise<number> {
   return 0
 }
 
-function inspectionJson(found: Inspection & { readonly changed: boolean }): unknown {
+function inspectionJson(found: InspectedSkill): unknown {
   const { redFlags, ...rest } = found
   return { ...rest, red_flags: redFlags }
 }
 
-function showInspection(found: Inspection & { readonly changed: boolean }): void {
+function showInspection(found: InspectedSkill): void {
   const { name, version, description, runtime, hash, asks, env, redFlags, imports, undeclared, findings } =
     found
   say(`${name}${version ? ` ${version}` : ''} (${runtime.type}, ${runtime.entry})`)
   if (description) say(`  ${description}`)
   say(`  sha256 ${hash}${found.changed ? '  (changed since the last inspection)' : ''}`)
+  say(`  ${signatureText(found.signature)}`)
   const kinds = Object.entries(asks)
   say(kinds.length === 0 ? 'requests no capabilities' : 'requests')
   for (const [kind, wanted] of kinds) say(`  ${kind}: ${wanted.join(', ')}`)
+  for (const request of found.added) say(`  + ${request}  (new since the last inspection)`)
+  for (const request of found.removed) say(`  - ${request}  (no longer requested)`)
   const fromHost = (asks.env ?? []).filter((variable) => !env.includes(variable))
   if (fromHost.length > 0) say(`  (set only with --grant 'EnvRead(${fromHost[0]})')`)
   if (env.length > 0) say(`sets ${env.join(', ')}`)
@@ -89,10 +97,60 @@ function showInspection(found: Inspection & { readonly changed: boolean }): void
   for (const finding of findings) say(line(finding))
 }
 
+function signatureText({ state, key = '', signer = '' }: SkillSignature): string {
+  switch (state) {
+    case 'unsigned':
+      return 'not signed'
+    case 'invalid':
+      return 'signature invalid: the files are not those that were signed'
+    case 'untrusted':
+      return `signed with a key that is not trusted: ${key}`
+    case 'trusted':
+      return `signed by ${signer} (${key})`
+    default:
+      return state satisfies never
+  }
+}
+
+async function sign({ skills, values, target = '' }: Call): Promise<number> {
+  const signed = await skills.read(target)
+  const key = skills.signatures.sign(signed)
+  if (values.json) print({ skill: signed.manifest.skill.name, hash: signed.hash, key })
+  else say(`signed ${signed.manifest.skill.name} with the key ${key}`)
+  return 0
+}
+
+/** Exits with 0 only if the signature is valid and its key is trusted. */
+async function verify({ skills, values, target = '' }: Call): Promise<number> {
+  const { manifest, hash, ...rest } = await skills.read(target)
+  const found = skills.signatures.check({ manifest, hash, ...rest })
+  const { name, version } = manifest.skill
+  if (values.json) print({ skill: name, ...(version && { version }), hash, signature: found })
+  else say(`${name}: ${signatureText(found)}`)
+  return found.state === 'trusted' ? 0 : 1
+}
+
+async function trust({ skills, values, target }: Call): Promise<number> {
+  const { signatures } = skills
+  if (target !== undefined && values.remove) signatures.distrust(target)
+  else if (target !== undefined) signatures.trust(target, values.as ?? target.slice(0, 8))
+  const keys = Object.entries(signatures.trusted()).map(([key, { name, trusted_at }]) => ({
+    key,
+    name,
+    trusted_at,
+  }))
+  if (values.json) print(keys)
+  else for (const { key, name } of keys) say(`${key}  ${name}`)
+  return 0
+}
+
 async function run({ ringfence, skills, values, target = '', agentId }: Call): Promise<number> {
   const result = await skills.run(target, {
     input: inputOf(values),
     agentId,
+    notice: (text) => {
+      if (!values.quiet) err(`ringfence: ${visible(text)}\n`)
+    },
     ...(values.grant && { grants: values.grant }),
     ...(values.workspace !== undefined && { workspace: values.workspace }),
   })

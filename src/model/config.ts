@@ -234,6 +234,14 @@ export const configShape = object({
       subprocess_max_concurrent: optional(positive(10_000)),
     }),
   ),
+  skills: optional(
+    object({
+      /** Whether a skill runs only after `ringfence skill inspect`. */
+      require_inspection: optional(boolean()),
+      /** Whether a skill runs only with a signature of a key that the user trusts. */
+      require_signature: optional(boolean()),
+    }),
+  ),
   backends: optional(
     object({
       order: optional(list(text())),

@@ -34,6 +34,8 @@ const TABLE: readonly Line[] = [
   ['capability-denied', 'denied', 422, 126],
   ['approval-required', 'denied', 422, 126],
   ['skill-changed', 'denied', 422, 126],
+  ['skill-not-inspected', 'denied', 422, 126],
+  ['skill-untrusted', 'denied', 422, 126],
   ['missing-guarantee', 'unsupported', 501, 125],
   ['backend-unavailable', 'unsupported', 501, 125],
   ['unsupported', 'unsupported', 501, 125],

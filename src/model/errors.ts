@@ -40,6 +40,8 @@ export const ERRORS = {
   'capability-denied': row('denied', 422),
   'approval-required': row('denied', 422),
   'skill-changed': row('denied', 422),
+  'skill-not-inspected': row('denied', 422),
+  'skill-untrusted': row('denied', 422),
   'skill-not-found': row('invalid', 404),
   'missing-guarantee': row('unsupported', 501),
   'backend-unavailable': row('unsupported', 501),

@@ -40,6 +40,8 @@ export type SkillRunOptions = {
   /** The directory for files that are read and written; default: the current directory. */
   readonly workspace?: string
   readonly signal?: AbortSignal
+  /** Called before the skill runs, if there is something that the user should know. */
+  readonly notice?: (text: string) => void
 }
 
 /** The result of a run and the resources it used. */

@@ -27,7 +27,12 @@ export type SkillPackage = {
   readonly hash: string
   readonly files: readonly SkillFile[]
   readonly entry: SkillFile
+  /** The text of the signature, if there is one. It signs the hash, so it is no part of it. */
+  readonly signature: string | undefined
 }
+
+/** The file that holds the signature of a skill. */
+export const SIGNATURE_FILE = 'skill.sig'
 
 const MAX_FILES = 2000
 const MAX_BYTES = 64 * 1024 * 1024
@@ -38,14 +43,17 @@ const broken = (message: string, hint = 'see docs/skills.md'): SandboxError =>
 
 /** Reads a skill's directory once. */
 export async function readSkill(dir: string): Promise<SkillPackage> {
-  const files: SkillFile[] = []
-  collect(dir, '', files, { bytes: 0 })
+  const all: SkillFile[] = []
+  collect(dir, '', all, { bytes: 0 })
+  const files = all.filter(({ path }) => path !== SIGNATURE_FILE)
+  const signed = all.find(({ path }) => path === SIGNATURE_FILE)
+  const signature = signed && new TextDecoder().decode(signed.bytes)
   const source = files.find(({ path }) => path === 'skill.toml')
   if (!source) throw broken(`\`${dir}\` holds no skill.toml`)
   const manifest = await parseManifest(new TextDecoder().decode(source.bytes))
   const entry = files.find(({ path }) => path === manifest.runtime.entry)
   if (!entry) throw broken(`the entry \`${manifest.runtime.entry}\` is not in the skill`)
-  return { dir, manifest, files, entry, hash: hashOf(files) }
+  return { dir, manifest, files, entry, hash: hashOf(files), signature }
 }
 
 function collect(dir: string, below: string, files: SkillFile[], used: { bytes: number }): void {

@@ -15,8 +15,9 @@ import type { ListedSkill, SkillResult, SkillRunnerParts, SkillRunOptions } from
 import { grantsOf, type Inspection, inspectSkill } from './inspect.ts'
 import { memoryOf } from './memory.ts'
 import { readSkill, type SkillPackage } from './package.ts'
-import { SkillRegister } from './register.ts'
+import { requestChanges, SkillRegister } from './register.ts'
 import { runScript } from './script.ts'
+import { type SkillSignature, SkillSignatures } from './signature.ts'
 import { UsageLog } from './usage.ts'
 
 type Run = {
@@ -30,29 +31,53 @@ type Ended = Omit<SkillResult, 'skill' | 'execId' | 'hash' | 'withheld' | 'viola
   readonly violations: readonly (SkillViolation & { readonly recorded?: boolean })[]
 } & ({ readonly ok: Json } | { readonly error: RunError })
 
+const LOOK = 'run `ringfence skill inspect`'
+
+/** An inspection, compared with the last one. */
+export type InspectedSkill = Inspection & {
+  readonly changed: boolean
+  /** Requests that the skill has in addition to those of the last inspection, and those it no longer has. */
+  readonly added: readonly string[]
+  readonly removed: readonly string[]
+  readonly signature: SkillSignature
+}
+
 /** Inspects and runs skills and records their usage. Every run is recorded before and after. */
 export class SkillRunner implements AsyncDisposable {
   readonly #parts: SkillRunnerParts
   readonly #register: SkillRegister
   readonly #usage: UsageLog
   readonly #admission: Admission
+  /** Signatures of skills, and the keys that the user trusts. */
+  readonly signatures: SkillSignatures
   #wasm: WasmSandbox | undefined
 
   constructor(parts: SkillRunnerParts) {
     this.#parts = parts
     this.#register = new SkillRegister(parts.stateDir)
+    this.signatures = new SkillSignatures(parts.stateDir)
     this.#usage = new UsageLog(parts.stateDir)
     const running = parts.config.sandbox?.subprocess_max_concurrent ?? 10
     this.#admission = new Admission('skills', { running, waiting: Number.POSITIVE_INFINITY, strict: true })
   }
 
   /** Reads a skill, reports its requested capabilities and stores its hash, so that a later run can detect a change. */
-  async inspect(target: string): Promise<Inspection & { readonly changed: boolean }> {
+  async inspect(target: string): Promise<InspectedSkill> {
     const skill = await this.#read(target)
     const before = this.#register.of(skill)
     const inspection = inspectSkill(skill)
     this.#register.add(skill)
-    return { ...inspection, changed: before !== undefined && before.hash !== skill.hash }
+    return {
+      ...inspection,
+      changed: before !== undefined && before.hash !== skill.hash,
+      ...requestChanges(before, skill),
+      signature: this.signatures.check(skill),
+    }
+  }
+
+  /** Reads a skill without inspecting or running it. */
+  read(target: string): Promise<SkillPackage> {
+    return this.#read(target)
   }
 
   /** Runs a skill by directory, or by the name of an inspected skill. Throws if the run is refused before it starts. */
@@ -62,7 +87,7 @@ export class SkillRunner implements AsyncDisposable {
     const execId = this.#parts.newId('ex')
     const who = { exec_id: execId, skill: name, ...(options.agentId && { agent_id: options.agentId }) }
     try {
-      this.#refuseChanged(skill)
+      this.#refuseUnseen(skill, options)
       const { granted, withheld, explicit } = this.#grants(skill, options)
       options.authorize?.(granted)
       const grants = granted.map(({ text }) => text)
@@ -147,16 +172,26 @@ export class SkillRunner implements AsyncDisposable {
     })
   }
 
-  #refuseChanged(skill: SkillPackage): void {
+  /** SECURITY: what was inspected is what runs; `[skills]` can demand an inspection and a trusted signature. */
+  #refuseUnseen(skill: SkillPackage, { notice }: SkillRunOptions): void {
+    const { require_inspection = false, require_signature = false } = this.#parts.config.skills ?? {}
+    const { name } = skill.manifest.skill
     const before = this.#register.of(skill)
-    if (before === undefined || before.hash === skill.hash) return
-    throw new SandboxError(
-      'skill-changed',
-      `\`${skill.manifest.skill.name}\` has changed since it was inspected`,
-      {
-        hint: 'look at it again with `ringfence skill inspect`',
-      },
-    )
+    if (before === undefined && require_inspection)
+      throw new SandboxError('skill-not-inspected', `\`${name}\` was never inspected`, { hint: LOOK })
+    if (before !== undefined && before.hash !== skill.hash) {
+      const { added } = requestChanges(before, skill)
+      const more = added.length === 0 ? '' : ` and requests more: ${added.join(', ')}`
+      throw new SandboxError('skill-changed', `\`${name}\` has changed since it was inspected${more}`, {
+        hint: `${LOOK}, and look at it again`,
+      })
+    }
+    const { state } = this.signatures.check(skill)
+    if (state === 'invalid' || (require_signature && state !== 'trusted'))
+      throw new SandboxError('skill-untrusted', `the signature of \`${name}\` is ${state}`, {
+        hint: 'see `ringfence skill verify`; `ringfence skill trust KEY` trusts the key of a signer',
+      })
+    if (before === undefined) notice?.(`\`${name}\` was never inspected: ${LOOK}`)
   }
 
   #grants(

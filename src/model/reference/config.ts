@@ -104,6 +104,9 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   'sandbox.subprocess_timeout_secs': ['Timeout of a skill that runs as a process.', 60],
   'sandbox.subprocess_output_limit': ['Characters of output that a skill may write.', 50_000],
   'sandbox.subprocess_max_concurrent': ['Skills that run at the same time.', 10],
+  skills: 'Which skills may run.',
+  'skills.require_inspection': ['Whether a skill runs only after `ringfence skill inspect`.', false],
+  'skills.require_signature': ['Whether a skill runs only if it is signed with a trusted key.', false],
   backends: 'Isolation mechanisms.',
   'backends.order': 'The order in which a server tries backends for a request that names none.',
   'backends.allow_native': [

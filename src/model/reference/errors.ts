@@ -86,6 +86,14 @@ const TEXTS: Readonly<Record<ErrorCode, Text>> = {
     'A skill differs from what was approved.',
     'Inspect it again with `ringfence skill inspect`.',
   ],
+  'skill-not-inspected': [
+    '`[skills] require_inspection` is set, and nobody has inspected this skill.',
+    'Inspect it with `ringfence skill inspect`.',
+  ],
+  'skill-untrusted': [
+    'The signature of a skill does not fit its files, or is not from a trusted key although one is required.',
+    'Run `ringfence skill verify`; trust the key of its signer with `ringfence skill trust`.',
+  ],
   'skill-not-found': ['No such skill.', 'List them with `ringfence skill list`.'],
   'missing-guarantee': [
     'No backend on this host provides a guarantee that the request needs.',
