@@ -11,7 +11,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { visible } from '../../model/visible.ts'
 import { usage } from '../options.ts'
 import { address } from '../remote.ts'
-import { out } from '../terminal/output.ts'
+import { out, passBytes } from '../terminal/output.ts'
 
 /**
  * `ringfence sandbox ssh`: OpenSSH to `sshd -i` inside a sandbox. The far end is hostile: the configuration that we write pins
@@ -208,10 +208,10 @@ export async function sshProxy([given, session = '']: readonly string[]): Promis
   })
   socket.on('message', (data, isBinary) => {
     // Slow readers hold the connection, not our memory.
-    if (isBinary && !process.stdout.write(data as Buffer)) {
-      socket.pause()
-      process.stdout.once('drain', () => socket.resume())
-    }
+    const full = isBinary ? passBytes('stdout', data as Buffer) : undefined
+    if (!full) return
+    socket.pause()
+    void full.then(() => socket.resume())
   })
   await Promise.race([new Promise((resolve) => socket.once('open', resolve)), ended])
   void send(socket)
