@@ -35,6 +35,9 @@ const attached = (): readonly string[] =>
     })
     .filter((file) => file.startsWith(host.base))
 
+/** The kernel detaches the disk of an ended sandbox a moment later. */
+const nothingAttached = (): Promise<void> => expect.poll(attached, { timeout: 5000 }).toEqual([])
+
 describe.runIf(canHaveRoot)('the limit of the disk', () => {
   test('is the size of the disk, for everybody and every place', { timeout: 120_000 }, async () => {
     await using sandbox = await host.open({ limits: { diskMb: 30 } })
@@ -61,6 +64,7 @@ describe.runIf(canHaveRoot)('the limit of the disk', () => {
 
 describe.runIf(canHaveRoot)('what it takes', () => {
   test('is given back when a sandbox ends', async () => {
+    await nothingAttached()
     const sandbox = await host.open()
     await sandbox.layers()
     expect(attached()).toHaveLength(1)
@@ -70,6 +74,7 @@ describe.runIf(canHaveRoot)('what it takes', () => {
   })
 
   test('is given back when the process that started it is killed', { timeout: 60_000 }, async () => {
+    await nothingAttached()
     await using sandbox = await host.open()
     await sandbox.layers()
     const before = attached().length
