@@ -64,7 +64,7 @@ function journalOf(format = 'text'): Journal | undefined {
   return jsonJournal(err)
 }
 
-/** Another node has taken over and nothing runs here any more: whoever started this process starts it again. */
+/** Another node has taken over and nothing runs here any more: the engine that started this process starts it again. */
 const FENCED = 75
 
 function roleOf(given: string | undefined) {

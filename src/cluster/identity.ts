@@ -77,7 +77,7 @@ export class ClusterKey {
     return unseal(this.derive(purpose), sealed)
   }
 
-  /** The key itself, encrypted for whoever has the token. */
+  /** The key itself, encrypted with the token. */
   wrapped(token: string): string {
     return seal(keyOfToken(token), this.#bytes.toString('hex'))
   }

@@ -9,7 +9,7 @@ import { ENDED } from '../supervisor/lifecycle.ts'
 export type LostNodeParts = { readonly store: Store; readonly trail: EventSink }
 
 /**
- * Ends everything that a lost node was running. Each record is written before the state changes, so that whoever repeats this
+ * Ends everything that a lost node was running. Each record is written before the state changes, so that a repetition
  * after a crash finds what is left to do; a record may then be there twice, never not at all.
  * A paused sandbox without processes stays: its files are on the disk of its node, and are there again with it.
  */
