@@ -16,7 +16,7 @@ export type Sandbox = LibrarySandbox
 
 /** The sandboxes of this process that are open, by id, and by the name that `getOrCreate` gave. */
 const OPEN = new Map<string, LibrarySandbox>()
-const NAMED = new Map<string, Promise<LibrarySandbox>>()
+const NAMED = new Map<string, { readonly spec: string; readonly made: Promise<LibrarySandbox> }>()
 
 /** Creates sandboxes, and finds those of this process. */
 export const Sandbox = {
@@ -50,16 +50,22 @@ export const Sandbox = {
   },
 
   /**
-   * The open sandbox of this process with this name, or a new one. Calls at the same time get the same sandbox.
+   * The open sandbox of this process with this name, or a new one; refused if it is open with another spec.
    *
    *     const sandbox = await Sandbox.getOrCreate('tests', { workspace: '/home/me/project' })
    */
   async getOrCreate(name: string, spec: Spec = {}, options: ComposeOptions = {}): Promise<LibrarySandbox> {
     const known = NAMED.get(name)
-    if (known) return known
+    const asked = JSON.stringify(spec)
+    // SECURITY: a sandbox of another spec may permit more than this caller asked for.
+    if (known && known.spec !== asked)
+      throw new SandboxError('conflict', `the sandbox \`${name}\` is open with another spec`, {
+        hint: 'close it first, or choose another name',
+      })
+    if (known) return known.made
     const made = Sandbox.create(spec, options)
-    NAMED.set(name, made)
-    const forget = (): void => void (NAMED.get(name) === made && NAMED.delete(name))
+    NAMED.set(name, { spec: asked, made })
+    const forget = (): void => void (NAMED.get(name)?.made === made && NAMED.delete(name))
     made.then((sandbox) => sandbox.onClose(forget), forget)
     return made
   },

@@ -75,6 +75,8 @@ describe('finding sandboxes', () => {
       Sandbox.getOrCreate('tests', { workspace }, options),
     ])
     expect(one).toBe(two)
+    const stricter = Sandbox.getOrCreate('tests', { workspace, preset: 'read-only' }, options)
+    await expect(stricter).rejects.toMatchObject({ code: 'conflict' })
     await one.close()
     await using next = await Sandbox.getOrCreate('tests', { workspace }, options)
     expect(next.id).not.toBe(one.id)
