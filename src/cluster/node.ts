@@ -50,7 +50,7 @@ type Phase = 'held' | 'lapsed' | 'fenced' | 'left'
 const SLEPT_MS = 1000
 
 /**
- * This server as a member of a cluster: it renews its lease, watches those of the others, and fences whoever stopped.
+ * This server as a member of a cluster: it renews its lease, watches those of the others, and fences nodes that stopped.
  * INVARIANT: while `isHeld` is true, no other node has taken over anything of this one.
  */
 export class ClusterNode {
@@ -231,7 +231,7 @@ export class ClusterNode {
     this.#settle({ ...node, state: 'lost', fencedBy: this.id })
   }
 
-  /** The node that fenced it settles it, or whoever is there if that one is gone too. */
+  /** The node that fenced it settles it, or another node if that one is gone too. */
   #isToSettle({ fencedBy }: NodeRow): boolean {
     return fencedBy === this.id || fencedBy === null || this.peer(fencedBy) === undefined
   }

@@ -2,7 +2,7 @@ import type { Row, Store, Value } from './sql.ts'
 import type { TrailQuery } from './trail-query.ts'
 
 /**
- * One order over the chains of all nodes. Each node appends to its own chain; whoever reads them together first gives every
+ * One order over the chains of all nodes. Each node appends to its own chain; the first reader of all of them gives every
  * new record the next position. INVARIANT: a position never changes, within a chain positions follow `seq`, and a record that
  * is committed later gets a later position, so that nobody who reads by position misses one.
  */

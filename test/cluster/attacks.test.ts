@@ -67,7 +67,7 @@ async function knock(
 }
 
 describe('the address for nodes', () => {
-  test('refuses whoever has no certificate, or one of another authority', async () => {
+  test('refuses a peer without a certificate, or one of another authority', async () => {
     expect(await knock('n1', '/healthz')).not.toBe(200)
     expect(typeof (await knock('n1', '/healthz'))).toBe('string')
     const other = postgres.fresh('stranger')

@@ -104,7 +104,7 @@ export class Templates {
     try {
       return await this.#keepReserved(live, directories, record, reserved)
     } finally {
-      // After the record was written: whoever counts sees the one or the other.
+      // After the record was written: a count sees the one or the other.
       await this.#inTurn(record.tenant, async () => this.#count(archives(record.tenant), -reserved.bytes))
     }
   }

@@ -96,7 +96,7 @@ export function createLink(entry: Entry, target: string): Json {
 /**
  * Undoes a change if another process moved the directory after it was checked.
  * SECURITY: in another place, `..` in a link leads elsewhere and a name may be a protected one. A change that happens
- * before the move is seen by whoever moves the directory (`requireMovable` after the rename); one after it, here.
+ * before the move is seen by the run that moves the directory (`requireMovable` after the rename); one after it, here.
  */
 function requireUnmoved(entry: Entry, directory: string, undo: () => void): Json {
   if (readlinkSync(directory) === entry.parent.real) return true
