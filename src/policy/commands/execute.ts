@@ -26,7 +26,8 @@ export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], start
   node.cwds = scope.cwds
   if (started.findings) node.findings.push(...started.findings)
   if (started.sources) walk.sources = started.sources
-  const [name = '', ...args] = argv
+  const name = argv[0] ?? ''
+  const args = argv.slice(1)
   if (!isStatic(name)) return runUnknown(walk, scope, node, started)
   const called = name.includes('/') ? undefined : started.call?.(name, args)
   if (called && !called.mayBeProgram) return called.out
@@ -74,7 +75,7 @@ function runNamed(call: Call): Stream {
     node.findings.push(
       unseen('unicode/program', `\`${name.slice(0, 40)}\` is not the plain name of a program`),
     )
-  if (!name.includes('/')) return runProgram({ ...call, name: familyOf(name) }, true)
+  if (!name.includes('/')) return runProgram(named(call, familyOf(name)), true)
   const path = absolute(name, scope.cwds[0] ?? ANY)
   if (SHELL_LINK.test(path)) return runProgram({ ...call, name: 'bash' }, true)
   const made = scope.files.get(path)
@@ -91,6 +92,8 @@ function runNamed(call: Call): Stream {
   suspicious(call)
   return UNKNOWN
 }
+
+const named = (call: Call, name: string): Call => (name === call.name ? call : { ...call, name })
 
 function runCopy(call: Call, of: string, base: string): Stream {
   call.node.findings.push(asked('programs/copy', `a copy or link of \`${of}\``))

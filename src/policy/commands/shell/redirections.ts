@@ -7,6 +7,10 @@ import { EMPTY, fork, type Scope, type Source, type Stream, textStream } from '.
 import { ANY } from './unknown-text.ts'
 import { expandBody, expandText, expandWord, type Words } from './words.ts'
 
+type Redirected = { readonly stdin: Stream | undefined; readonly finish: (out: Stream) => Stream }
+
+const UNREDIRECTED: Redirected = { stdin: undefined, finish: (out) => out }
+
 type Redirecting = { readonly around: CommandContext; readonly findings: Finding[] }
 
 /** Judges redirections; `finish` returns the output that is left after redirection. */
@@ -15,7 +19,8 @@ export function redirections(
   scope: Scope,
   list: readonly Redirection[],
   { around, findings }: Redirecting,
-) {
+): Redirected {
+  if (list.length === 0) return UNREDIRECTED
   const words = wordsOf(walk, scope, around)
   let stdin: Stream | undefined
   const sinks: ((out: Stream) => Stream)[] = []
