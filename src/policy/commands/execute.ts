@@ -1,3 +1,4 @@
+import { shellQuote } from '../../model/shell-quote.ts'
 import { asked, denied, dynamic, type Finding, unseen } from './finding.ts'
 import { outputOf } from './output.ts'
 import { absolute, pathFindings } from './paths.ts'
@@ -63,7 +64,7 @@ function runRenamed(walk: Walk, scope: Scope, renamed: string, { args, started }
 }
 
 /** A word as shell source; an unknown word stays unknown. */
-const quote = (text: string): string => (isStatic(text) ? `'${text.replaceAll("'", `'\\''`)}'` : '"$UNKNOWN"')
+const quote = (text: string): string => (isStatic(text) ? shellQuote(text) : '"$UNKNOWN"')
 
 const SYSTEM_BIN =
   /^\/(usr\/(local\/)?)?s?bin\/[^/]+$|^\/opt\/homebrew\/s?bin\/[^/]+$|^\/usr\/libexec\/.+$|^\/(usr\/)?lib(32|64|x32)?\/(.+\/)?ld[-.\w]*\.so[.\d]*$|^\/snap\/bin\/[^/]+$/
