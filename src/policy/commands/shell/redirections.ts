@@ -3,7 +3,7 @@ import { type CommandContext, unreadable, wordsOf } from '../command-context.ts'
 import { dynamic, type Finding } from '../finding.ts'
 import { deeper, spend, type Walk } from '../walk.ts'
 import { redirectTo } from './redirect.ts'
-import { EMPTY, fork, type Scope, type Source, type Stream, textStream } from './scope.ts'
+import { EMPTY, fork, mergeInto, type Scope, type Source, type Stream, textStream } from './scope.ts'
 import { ANY } from './unknown-text.ts'
 import { expandBody, expandText, expandWord, type Words } from './words.ts'
 
@@ -21,7 +21,9 @@ export function redirections(
   { around, findings }: Redirecting,
 ): Redirected {
   if (list.length === 0) return UNREDIRECTED
-  const words = wordsOf(walk, scope, around)
+  // A program's redirections are expanded in its own process, a builtin's in the shell: `<<< ${x:=1}` may or may not set x.
+  const inside = fork(scope)
+  const words = wordsOf(walk, inside, around)
   let stdin: Stream | undefined
   const sinks: ((out: Stream) => Stream)[] = []
   for (const redirect of list) {
@@ -52,6 +54,7 @@ export function redirections(
       }
     }
   }
+  mergeInto(scope, inside)
   return { stdin, finish: (out: Stream): Stream => sinks.reduce((stream, sink) => sink(stream), out) }
 }
 
