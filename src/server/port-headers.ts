@@ -55,7 +55,7 @@ const MIN_SECRET = 16
  */
 
 /** Headers that belong to one connection and are never passed on, in either direction. */
-export const HOP_BY_HOP: readonly string[] = [
+const HOP_BY_HOP: readonly string[] = [
   'connection',
   'keep-alive',
   'proxy-authenticate',
