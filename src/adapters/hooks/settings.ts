@@ -1,4 +1,5 @@
-import { type HookAgent, quoted, record } from './hook.ts'
+import { shellQuote } from '../../model/shell-quote.ts'
+import { type HookAgent, record } from './hook.ts'
 
 /** The settings files of coding agents, and our hook in them. */
 
@@ -80,13 +81,14 @@ export type HookProgram =
  * PLATFORM: agents start hooks with different shells; those parse only the outer words, /bin/sh parses the rest.
  */
 export function hookCommand(agent: HookAgent, flags: readonly string[], program: HookProgram): string {
-  const words = program.kind === 'name' ? ['ringfence'] : [quoted(program.node), quoted(program.script)]
+  const words =
+    program.kind === 'name' ? ['ringfence'] : [shellQuote(program.node), shellQuote(program.script)]
   const call = [...words, 'hook', agent, ...flags].join(' ')
   const run = `{ ${call} <&3 3<&- 2>&1 & p=$!; ${watchdog}; wait $p; s=$?; kill $w; echo; echo "${STATUS} $s"; }`
   const read = `while IFS= read -r l; do case "$l" in "${STATUS} "*) s=\${l##* }; break;; "{"*"}") a=$l; n=$((n+1));; ?*) printf "%s\\n" "$l" >&2;; esac; done`
   const answer = `[ $s$n = 01 ] && { printf "%s\\n" "$a"; exit 0; }; [ $s = 2 ] || echo "${helpless(agent, program)}" >&2; exit 2`
   const script = `exec 3<&0; ${run} | { s=1; n=0; ${read}; ${answer}; }`
-  return `/bin/sh -c ${quoted(script)} || exit 2`
+  return `/bin/sh -c ${shellQuote(script)} || exit 2`
 }
 
 /** The line after the output of the hook. */
