@@ -8,6 +8,7 @@
 #include "session/subreaper.h"
 #include "session/sudo.h"
 #include "session/users.h"
+#include "supervise/supervise.h"
 
 #include <sys/resource.h>
 #include <sys/signalfd.h>

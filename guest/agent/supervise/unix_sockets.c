@@ -78,7 +78,8 @@ void remember_socket(const struct resolved_path *resolved, const struct timespec
   /* SECURITY: where changes of names are not supervised, the name may already be another socket. */
   if (protection.mounts.count == 0) return;
   struct bound_socket *slot = &bound[bound_count % MAX_SOCKETS], found;
-  if (!identify(resolved->parent, resolved->name, &found) || !found.created.tv_sec || !is_younger(&found, before)) return;
+  if (!identify(resolved->parent, resolved->name, &found) || !found.created.tv_sec || !is_younger(&found, before))
+    return;
   *slot = found;
   bound_count++;
 }
