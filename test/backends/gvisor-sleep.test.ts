@@ -1,0 +1,143 @@
+import { execFileSync } from 'node:child_process'
+import { chmodSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, describe, expect, test } from 'vitest'
+import type { ContainerSandbox } from '../../src/backends/container-handle.ts'
+import { gvisor } from '../../src/backends/gvisor/backend.ts'
+import { canCheckpoint } from '../../src/backends/gvisor/runsc.ts'
+import { testImages, whyNot } from '../conformance/engines.ts'
+import { packageRoot, planOf } from '../conformance/world.ts'
+
+/** A paused gVisor sandbox costs disk, not memory, and continues where it was. */
+
+const MINUTE = 60_000
+const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
+const reason = whyNot('gvisor')
+const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
+const base = mkdtempSync(join(tmpdir(), 'rf-sleep-'))
+const backend = gvisor({ agent, probePlan, images: testImages(), stateDir: base })
+const open = async (spec: Record<string, unknown> = {}): Promise<ContainerSandbox> =>
+  (await backend.open(planOf({ backend: 'gvisor', waive: ['fs.protect'], ...spec }))) as ContainerSandbox
+afterAll(() => rmSync(base, { recursive: true, force: true }))
+
+/** The processes of sandboxes of this test: gVisor keeps its state in our directory. */
+const kernels = (): readonly string[] =>
+  execFileSync('ps', ['-eo', 'args'], { encoding: 'utf8' })
+    .split('\n')
+    .filter((line) => line.includes(`--root=${base}`) || line.includes(`--root ${base}`))
+const saved = (): readonly string[] => {
+  const run = join(base, 'run')
+  return readdirSync(run)
+    .flatMap((name) => ['memory', 'memory-waking'].map((file) => join(run, name, file)))
+    .filter((path) => existsSync(path))
+}
+const sh = async (sandbox: ContainerSandbox, script: string): Promise<string> => {
+  const { outcome, stdout, stderr } = await sandbox.exec({ argv: ['sh', '-c', script] })
+  if (outcome.kind !== 'exited' || outcome.code !== 0)
+    throw new Error(`${JSON.stringify(outcome)} ${Buffer.from(stderr).toString()}`)
+  return Buffer.from(stdout).toString()
+}
+
+/** A counter that a running command keeps, and everything that it printed. */
+async function counting(sandbox: ContainerSandbox) {
+  let said = ''
+  const script = 'n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done'
+  const running = await sandbox.start(
+    { argv: ['sh', '-c', script] },
+    {
+      output: (_, chunk) => {
+        said += Buffer.from(chunk).toString()
+      },
+    },
+  )
+  return { running, numbers: () => said.trim().split('\n').map(Number) }
+}
+
+test.each([
+  ['runsc version 0.0~20240729.0\nspec: 1.0.2-dev', true],
+  ['runsc version release-20250820.0', true],
+  ['runsc version 0.0~20221219.0', false],
+  ['runsc version VERSION_MISSING', false],
+  ['', false],
+])('whether a build continues a saved sandbox: %s', (version, can) =>
+  expect(canCheckpoint(version)).toBe(can),
+)
+
+/** Debian 12's own build cannot; `npm run setup` installs the one of its backports. */
+const cannot = (): boolean =>
+  reason !== undefined || !canCheckpoint(execFileSync('runsc', ['--version'], { encoding: 'utf8' }))
+
+describe.skipIf(cannot())('a paused gVisor sandbox', () => {
+  test('has ended, and its commands continue when it wakes', { timeout: 2 * MINUTE }, async () => {
+    const sandbox = await open()
+    const { running, numbers } = await counting(sandbox)
+    await expect.poll(() => numbers().length, { timeout: MINUTE }).toBeGreaterThan(5)
+    await sh(sandbox, 'echo kept > /tmp/note')
+    for (let round = 0; round < 2; round++) {
+      const before = numbers().length
+      await sandbox.pause()
+      expect(kernels()).toEqual([])
+      expect(saved().length).toBe(1)
+      await expect(sandbox.exec({ argv: ['true'] })).rejects.toThrow('paused')
+      await sandbox.resume()
+      expect(saved()).toEqual([])
+      await expect.poll(() => numbers().length, { timeout: MINUTE }).toBeGreaterThan(before + 5)
+      const seen = numbers()
+      expect(seen).toEqual(seen.map((_, index) => index + 1))
+      expect(await sh(sandbox, 'cat /tmp/note')).toBe('kept\n')
+    }
+    running.signal('SIGKILL')
+    await running.result
+    await sandbox.close()
+    expect(kernels()).toEqual([])
+  })
+
+  test('stays in memory while it holds a removed file of the host, and loses nothing', {
+    timeout: MINUTE,
+  }, async () => {
+    const workspace = mkdtempSync(join(tmpdir(), 'rf-sleep-'))
+    chmodSync(workspace, 0o777)
+    const sandbox = await open({ workspace })
+    const script = 'exec 5<>gone; echo kept >&5; rm gone; echo; read go; cat /proc/self/fd/5'
+    let said = ''
+    const output = (_: string, chunk: Uint8Array): void => {
+      said += Buffer.from(chunk).toString()
+    }
+    const running = await sandbox.start({ argv: ['sh', '-c', script] }, { stdin: true, output })
+    await expect.poll(() => said, { timeout: MINUTE }).toBe('\n')
+    await sandbox.pause()
+    expect(saved()).toEqual([])
+    await sandbox.resume()
+    await running.write(Buffer.from('\n'))
+    expect((await running.result).outcome).toEqual({ kind: 'exited', code: 0 })
+    expect(said).toBe('\nkept\n')
+    await sandbox.close()
+    rmSync(workspace, { recursive: true })
+  })
+
+  test('that is closed while it goes to disk or wakes leaves nothing', { timeout: MINUTE }, async () => {
+    const pausing = await open()
+    const pause = pausing.pause().catch(() => {})
+    await pausing.close()
+    await pause
+    const waking = await open()
+    await waking.pause()
+    const wake = waking.resume().catch(() => {})
+    await waking.close()
+    await wake
+    expect(saved()).toEqual([])
+    expect(kernels()).toEqual([])
+  })
+
+  test('that is closed leaves nothing', { timeout: MINUTE }, async () => {
+    const sandbox = await open()
+    await sh(sandbox, 'true')
+    await sandbox.pause()
+    expect(saved().length).toBe(1)
+    await sandbox.close()
+    expect(saved()).toEqual([])
+    expect(kernels()).toEqual([])
+    expect(readdirSync(join(base, 'run', 'runsc'))).toEqual([])
+  })
+})
