@@ -8,6 +8,8 @@ import { gvisor } from '../../src/backends/gvisor/backend.ts'
 import { canCheckpoint } from '../../src/backends/gvisor/runsc.ts'
 import { testImages, whyNot } from '../conformance/engines.ts'
 import { packageRoot, planOf } from '../conformance/world.ts'
+import { FULL } from '../server/test-server.ts'
+import { HOLDS_MEMORY, putToSleep, report, SLEEPERS } from './sleepers.ts'
 
 /** A paused gVisor sandbox costs disk, not memory, and continues where it was. */
 
@@ -32,6 +34,8 @@ const saved = (): readonly string[] => {
     .flatMap((name) => ['memory', 'memory-waking'].map((file) => join(run, name, file)))
     .filter((path) => existsSync(path))
 }
+const allocated = (path: string): number =>
+  Number(execFileSync('du', ['-sB1', path], { encoding: 'utf8' }).split('\t')[0])
 const sh = async (sandbox: ContainerSandbox, script: string): Promise<string> => {
   const { outcome, stdout, stderr } = await sandbox.exec({ argv: ['sh', '-c', script] })
   if (outcome.kind !== 'exited' || outcome.code !== 0)
@@ -128,6 +132,30 @@ describe.skipIf(cannot())('a paused gVisor sandbox', () => {
     await wake
     expect(saved()).toEqual([])
     expect(kernels()).toEqual([])
+  })
+
+  test.runIf(FULL)('costs disk, not memory, also if there are many', { timeout: 20 * MINUTE }, async () => {
+    const said: string[] = []
+    const figures = await putToSleep(async () => {
+      const sandbox = await open()
+      const at = said.push('') - 1
+      const output = (_: string, chunk: Uint8Array): void => {
+        said[at] += Buffer.from(chunk).toString()
+      }
+      await sandbox.start({ argv: HOLDS_MEMORY }, { output })
+      await expect.poll(() => said[at], { timeout: MINUTE }).toContain('held')
+      return sandbox
+    })
+    const disk = saved().reduce((sum, path) => sum + allocated(path), 0)
+    report('gVisor sandboxes', figures, disk)
+    expect(kernels()).toEqual([])
+    expect(figures.asleep).toBeLessThan(figures.before + figures.awake)
+    expect(disk / SLEEPERS).toBeGreaterThan(3_000_000)
+    const last = figures.sandboxes.at(-1) as ContainerSandbox
+    await last.resume()
+    await expect.poll(() => said.at(-1), { timeout: MINUTE }).toMatch(/\n4000000\n/)
+    for (const sandbox of figures.sandboxes) await sandbox.close()
+    expect(saved()).toEqual([])
   })
 
   test('that is closed leaves nothing', { timeout: MINUTE }, async () => {
