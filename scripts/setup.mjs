@@ -66,13 +66,30 @@ const PACKAGES = [
   ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network namespace'],
 ]
 
+/** For the full tests alone: a desktop in a sandbox. */
+const DESKTOP = [
+  ['xvfb', ['/usr/bin/Xvfb'], 'the screen'],
+  ['x11-utils', ['/usr/bin/xdpyinfo'], 'asks for the screen'],
+  ['x11-xserver-utils', ['/usr/bin/xrandr'], 'asks for its size'],
+  ['xfce4-session', ['/usr/bin/startxfce4'], 'the desktop'],
+  ['xfwm4', ['/usr/bin/xfwm4'], 'its windows'],
+  ['xfdesktop4', ['/usr/bin/xfdesktop'], 'its background'],
+  ['xfce4-settings', ['/usr/bin/xfsettingsd'], 'its settings'],
+  ['dbus-x11', ['/usr/bin/dbus-launch'], 'its messages'],
+  ['xdotool', ['/usr/bin/xdotool'], 'mouse and keyboard'],
+  ['scrot', ['/usr/bin/scrot'], 'takes pictures'],
+  ['xterm', ['/usr/bin/xterm'], 'a program in a window'],
+  ['x11vnc', ['/usr/bin/x11vnc'], 'shares the screen'],
+  ['novnc', ['/usr/share/novnc/vnc.html'], 'shows it in a browser'],
+]
+
 const say = (text) => process.stdout.write(`${text}\n`)
 
-/** Installs and builds everything; with `tests: false` only what the product needs. */
-export function setup({ tests = true } = {}) {
+/** Installs and builds everything; with `tests: false` only what the product needs, with `full` also what only full tests need. */
+export function setup({ tests = true, full = false } = {}) {
   checkNode()
   installPackages()
-  installSystem(tests)
+  installSystem(tests, full)
   buildAgent()
   build()
   buildConsole()
@@ -113,9 +130,9 @@ export function installClients(dir) {
 /** Packages that the default backend needs; the others are for tests and optional backends. */
 const ESSENTIAL = ['bubblewrap', 'gcc', 'libc6-dev', 'linux-libc-dev', 'musl-tools']
 
-function installSystem(tests) {
+function installSystem(tests, full) {
   if (process.platform !== 'linux') return say('system packages: skipped, this is not Linux')
-  const wanted = PACKAGES.filter(([name]) => tests || ESSENTIAL.includes(name))
+  const wanted = [...PACKAGES.filter(([name]) => tests || ESSENTIAL.includes(name)), ...(full ? DESKTOP : [])]
   const missing = wanted.filter(([, files]) => !files.some((file) => existsSync(file)))
   if (missing.length > 0) installMissing(missing)
   if (tests) installNewerGvisor()
