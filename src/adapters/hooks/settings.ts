@@ -1,4 +1,5 @@
-import { type HookAgent, quoted, record } from './hook.ts'
+import { shellQuote } from '../../model/shell-quote.ts'
+import { type HookAgent, record } from './hook.ts'
 
 /** The settings files of coding agents, and our hook in them. */
 
@@ -78,10 +79,11 @@ export type HookProgram =
  * PLATFORM: agents start hooks with different shells; those parse only the outer words, /bin/sh parses the rest.
  */
 export function hookCommand(agent: HookAgent, flags: readonly string[], program: HookProgram): string {
-  const words = program.kind === 'name' ? ['ringfence'] : [quoted(program.node), quoted(program.script)]
+  const words =
+    program.kind === 'name' ? ['ringfence'] : [shellQuote(program.node), shellQuote(program.script)]
   const call = [...words, 'hook', agent, ...flags].join(' ')
   const script = `exec 3<&0; a=$(${call} <&3 & p=$!; ${watchdog}; wait $p; s=$?; kill $w; exit $s); s=$?; case "$s$a" in "0{"*"}") printf "%s\\n" "$a"; exit 0;; esac; [ $s = 2 ] || echo "${helpless(agent, program)}" >&2; exit 2`
-  return `/bin/sh -c ${quoted(script)} || exit 2`
+  return `/bin/sh -c ${shellQuote(script)} || exit 2`
 }
 
 /**
