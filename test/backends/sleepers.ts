@@ -7,7 +7,7 @@ import { descendantsOf } from '../../src/host/system.ts'
 export const SLEEPERS = 100
 
 /** The memory of all processes that this one has started, in MiB: each page counts once. */
-export function childrenMb(): number {
+function childrenMb(): number {
   const kilobytes = descendantsOf(process.pid)
     .slice(1)
     .map((pid) => Number(/^Pss:\s+(\d+)/m.exec(rollup(pid))?.[1] ?? 0))
