@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { chmodSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
@@ -70,7 +70,9 @@ test.each([
 
 /** Debian 12's own build cannot; `npm run setup` installs the one of its backports. */
 const cannot = (): boolean =>
-  reason !== undefined || !canCheckpoint(execFileSync('runsc', ['--version'], { encoding: 'utf8' }))
+  reason !== undefined ||
+  process.getuid?.() !== 0 ||
+  !canCheckpoint(execFileSync('runsc', ['--version'], { encoding: 'utf8' }))
 
 describe.skipIf(cannot())('a paused gVisor sandbox', () => {
   test('has ended, and its commands continue when it wakes', { timeout: 2 * MINUTE }, async () => {
@@ -116,6 +118,33 @@ describe.skipIf(cannot())('a paused gVisor sandbox', () => {
     await running.write(Buffer.from('\n'))
     expect((await running.result).outcome).toEqual({ kind: 'exited', code: 0 })
     expect(said).toBe('\nkept\n')
+    await sandbox.close()
+    rmSync(workspace, { recursive: true })
+  })
+
+  test('that cannot be restored stays asleep, and can be later', { timeout: MINUTE }, async () => {
+    const workspace = mkdtempSync(join(tmpdir(), 'rf-sleep-'))
+    chmodSync(workspace, 0o777)
+    const file = join(workspace, 'data')
+    writeFileSync(file, 'first\nsecond\n')
+    const sandbox = await open({ workspace })
+    let said = ''
+    const output = (_: string, chunk: Uint8Array): void => {
+      said += Buffer.from(chunk).toString()
+    }
+    const script = 'exec 5<data; read a <&5; echo $a; read go; read b <&5; echo $b'
+    const running = await sandbox.start({ argv: ['sh', '-c', script] }, { stdin: true, output })
+    await expect.poll(() => said, { timeout: MINUTE }).toBe('first\n')
+    await sandbox.pause()
+    renameSync(file, `${file}-away`)
+    await expect(sandbox.resume()).rejects.toThrow(/restore failed/)
+    expect(kernels()).toEqual([])
+    expect(saved().length).toBe(1)
+    renameSync(`${file}-away`, file)
+    await sandbox.resume()
+    await running.write(Buffer.from('\n'))
+    await running.result
+    expect(said).toBe('first\nsecond\n')
     await sandbox.close()
     rmSync(workspace, { recursive: true })
   })

@@ -66,13 +66,16 @@ export class Runsc implements ContainerHandle {
 
   #launch(verb: 'run' | 'restore', ...options: readonly string[]): ChannelProcess {
     const { bundle, id } = this.#sandbox
-    return startChannelProcess({
+    const companion = startChannelProcess({
       file: this.#host.runsc,
       args: [...flags(this.#host), verb, '--bundle', bundle, ...options, id],
       env: ENV,
       cwd: bundle,
       control: false,
     })
+    // A process that fails before anybody uses its channel.
+    companion.channel.on('error', () => {})
+    return companion
   }
 
   static async start(host: RunscHost, sandbox: RunscSandbox): Promise<Runsc> {
@@ -207,9 +210,11 @@ export class Runsc implements ContainerHandle {
 
   /**
    * PLATFORM: builds before 2024 restore a sandbox that reads its channel no more. No build saves a file of the host that was
-   * removed while it is open or a current directory: the attempt would end the sandbox.
+   * removed while it is open or a current directory: the attempt would end the sandbox. A sandbox of an ordinary user is
+   * saved, but not restored.
    */
   async #canHibernate(): Promise<boolean> {
+    if (this.#host.rootless) return false
     try {
       if ([this.#boot, this.#gofer].some(holdsRemoved)) return false
       assertRoom(this.#sandbox.bundle, Math.ceil(memoryOf(this.#boot) / MB) + RESERVE_MB)
