@@ -8,20 +8,9 @@ import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
 import { isPortHost } from './e2b/ids.ts'
-import { HOP_BY_HOP, passedHeaders } from './port-headers.ts'
+import { innerRequestHeaders, passedHeaders } from './port-headers.ts'
 
 /** What a program in the sandbox serves, for callers outside. */
-
-/** SECURITY: our keys and a console's cookies are not the sandbox's to see, nor are ours its to set. */
-const OURS = [
-  'authorization',
-  'x-api-key',
-  'x-access-token',
-  'e2b-traffic-access-token',
-  'cookie',
-  'x-ringfence-console',
-  'sec-websocket-protocol',
-]
 
 /** Parses a port number. */
 export function portOf(text: string | undefined): number {
@@ -41,9 +30,9 @@ export function innerHeaders(
   port: number,
   host = `localhost:${port}`,
 ): OutgoingHttpHeaders {
-  const kept = Object.entries(headers).filter(([name]) => ![...HOP_BY_HOP, ...OURS, 'host'].includes(name))
+  const { host: _, ...kept } = innerRequestHeaders(headers)
   // In the usual spelling, for programs that show or compare it.
-  return { ...Object.fromEntries(kept), Host: host }
+  return { ...kept, Host: host }
 }
 
 /**

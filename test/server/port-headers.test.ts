@@ -18,6 +18,9 @@ const ORIGIN_WIDE = {
   'WWW-Authenticate': 'Basic realm="your password"',
 }
 const ALWAYS = {
+  'X-Accel-Redirect': '/internal/secret',
+  'X-Sendfile': '/etc/passwd',
+  'Surrogate-Control': 'max-age=999',
   'Set-Cookie': 'a=b; Domain=localhost',
   'Clear-Site-Data': '"*"',
 }

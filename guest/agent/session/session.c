@@ -8,6 +8,7 @@
 #include "session/subreaper.h"
 #include "session/sudo.h"
 #include "session/users.h"
+#include "supervise/supervise.h"
 
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -88,7 +89,7 @@ static void reap(struct watch *watch, uint32_t events) {
   int status;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     bool known = commands_subreaper_exited(pid, status);
-    if (!known) prefork_exited(pid);
+    if (!known) prefork_exited(pid), worker_exited(pid);
     if (known && WIFSIGNALED(status)) orphans = true;
   }
   if (orphans) kill_orphans(commands_is_subreaper);
