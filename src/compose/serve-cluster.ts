@@ -21,19 +21,19 @@ import { SandboxError } from '../model/errors.ts'
 import type { Spec } from '../model/spec.ts'
 import { secretIn } from '../server/auth.ts'
 import { CreateRouter, type CreateRouterParts } from '../server/cluster/create-router.ts'
-import { fetchArchive } from '../server/cluster/peer-archives.ts'
 import { listenForPeers, PeerConnections, type PeerListener } from '../server/cluster/peers.ts'
 import { ClusterRouter } from '../server/cluster/router.ts'
 import type { ListenOptions } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
 import type { NodeFacts } from '../store/nodes.ts'
 import { openStore } from '../store/open.ts'
+import type { SandboxRow } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import { findVolume, volumeNode } from '../store/volumes.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
 import type { Instance } from '../supervisor/instance.ts'
-import type { SharedArchives } from '../supervisor/snapshots/templates.ts'
 import type { Fleet } from '../supervisor/supervisor.ts'
+import { carryingOut, restartOwn, restartsOf } from './cluster-takeover.ts'
 import { clusterKeyFile, type Ringfence } from './compose.ts'
 import { backendReports } from './doctor.ts'
 
@@ -201,11 +201,16 @@ const ABANDON_MS = 5000
 
 /** Connects the services with the cluster: what happens to sandboxes when a lease ends, here or elsewhere. */
 export function enlist(
-  { node, owners, peers, listener }: Membership,
+  membership: Membership,
   parts: ServerParts,
   { store, onFenced }: { readonly store: Store; readonly onFenced: () => void },
 ): void {
+  const { node, owners, peers, listener } = membership
   const { supervisor, log } = parts
+  const restarts = restartsOf(membership, parts, store)
+  void restartOwn(membership, restarts, store, log).catch((error: Error) =>
+    log(`sandboxes of an earlier run are not started again: ${error.message}`),
+  )
   node.on({
     lapse: () => supervisor.freeze(true),
     regain: () => supervisor.freeze(false),
@@ -220,8 +225,9 @@ export function enlist(
     },
     async settle(lost) {
       owners.forgetNode(lost.id)
-      const count = await settleLostNode({ store, trail: parts.record }, lost)
-      log(`node ${lost.name}: ${count} sandboxes are reported as failed`)
+      const restart = (rows: readonly SandboxRow[], reason: string) => restarts.all(rows, reason)
+      const { failed, restarted } = await settleLostNode({ store, trail: parts.record, restart }, lost)
+      log(`node ${lost.name}: ${failed} sandboxes are reported as failed, ${restarted} start on other nodes`)
     },
   })
 }
@@ -339,6 +345,7 @@ export function clusterListening(
     isLive: (id) => supervisor.has(id),
     volumeOwner,
     archivePath: (name) => templates.archivePath(name),
+    carryOut: carryingOut(parts, store),
     metrics,
     log,
   })
@@ -351,20 +358,6 @@ const definedHeaders = (headers: IncomingHttpHeaders): Record<string, string> =>
   Object.fromEntries(
     Object.entries(headers).flatMap(([name, value]) => (typeof value === 'string' ? [[name, value]] : [])),
   )
-
-/** Archives of other nodes come from the node that has them. */
-export const sharedArchives = (membership: Membership | undefined): SharedArchives | undefined =>
-  membership && {
-    node: membership.node.id,
-    async fetch(id, { name }) {
-      const node = await membership.node.findPeer(id)
-      if (node) return fetchArchive(membership.peers, node, name)
-      throw new SandboxError('unreachable', `the node that has the archive \`${name}\` does not run`, {
-        hint: 'try again when it is back',
-        retryAfterSecs: 10,
-      })
-    },
-  }
 
 const isKnown = (node: ClusterNode, id: string, fingerprint: string): boolean =>
   node.peer(id)?.fingerprint === fingerprint

@@ -19,6 +19,7 @@ import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Pruned } from '../supervisor/telemetry/retention.ts'
 import { countRecords, timedStore } from '../supervisor/telemetry/server-metrics.ts'
+import { sharedArchives } from './cluster-takeover.ts'
 import {
   agentPath,
   compose,
@@ -38,7 +39,6 @@ import {
   type JoinOptions,
   joinCluster,
   type Membership,
-  sharedArchives,
 } from './serve-cluster.ts'
 import {
   e2bParts,

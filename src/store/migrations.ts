@@ -134,6 +134,15 @@ const CLUSTER: Migration = [
   'ALTER TABLE volumes ADD COLUMN instance TEXT',
 ]
 
+/** Sandboxes that other servers take over: how often, what they need to start again, and from which files. */
+const TAKEOVERS: Migration = [
+  'ALTER TABLE sandboxes ADD COLUMN generation BIGINT NOT NULL DEFAULT 1',
+  'ALTER TABLE sandboxes ADD COLUMN idle_ms BIGINT',
+  'ALTER TABLE sandboxes ADD COLUMN ttl_ms BIGINT',
+  'ALTER TABLE sandboxes ADD COLUMN restore TEXT',
+  'CREATE INDEX snapshots_sandbox ON snapshots (sandbox_id, created_at)',
+]
+
 /** In order. A released migration is never changed. */
 export const MIGRATIONS: readonly Migration[] = [
   TABLES,
@@ -144,6 +153,7 @@ export const MIGRATIONS: readonly Migration[] = [
   HOST_APPROVALS,
   VOLUMES,
   CLUSTER,
+  TAKEOVERS,
 ]
 
 /** In steps, because each statement must finish within the store's timeout. */

@@ -30,6 +30,7 @@ import { type Created, type CreateRequest, Provisioner, type SandboxView } from 
 import { SandboxQuotas } from './quotas.ts'
 import { type PoolSize, SandboxPool } from './sandbox-pool.ts'
 import { SleepService, type SuspendedFiles } from './sleep.ts'
+import { isRestartable, Takeover, type TakeoverOptions } from './takeover.ts'
 import type { Metrics } from './telemetry/metrics.ts'
 import { UnrecordedEnds } from './unrecorded-ends.ts'
 
@@ -117,6 +118,7 @@ export class Supervisor {
   readonly #pool: SandboxPool
   readonly #unrecorded: UnrecordedEnds
   readonly #sleep: SleepService
+  readonly #takeover: Takeover
   readonly #freeze = new Freeze()
   #draining = false
 
@@ -150,6 +152,17 @@ export class Supervisor {
       files: parts.suspended,
       keepMs: parts.keepPausedMs ?? (() => KEEP_PAUSED_MS),
     })
+    this.#takeover = new Takeover({
+      parts,
+      entries: this.#entries,
+      quotas: this.#quotas,
+      assertOpen: () => this.#assertOpen(),
+      inTurn: (work, principal) => this.#provisioner.inTurn(work, principal),
+      save: (entry, change) => this.#save(entry, change),
+      watch: (entry) => this.#provisioner.watch(entry),
+      onDeadline: this.#onDeadline,
+      fail: (entry, why) => this.#failed(entry, why),
+    })
     this.#describeMetrics()
   }
 
@@ -161,6 +174,23 @@ export class Supervisor {
   /** Creates a sandbox that is ready; a failed create leaves nothing behind. */
   create(principal: Principal, request: CreateRequest): Promise<Created> {
     return this.#provisioner.create(principal, request)
+  }
+
+  /** Takes a sandbox over from another server, or from an earlier run of this one. Returns whether it is ours now. */
+  takeOver(row: SandboxRow, options: TakeoverOptions): Promise<boolean> {
+    return this.#takeover.take(row, options)
+  }
+
+  /** Ends a sandbox that was taken over and could not be started. */
+  async #failed(entry: LiveSandbox, why: string): Promise<void> {
+    const isWanted = !entry.abort.signal.aborted
+    await entry.sandbox?.close().catch(() => {})
+    const [state, reason]: [State, string] = isWanted
+      ? ['failed', `node-lost: it could not be started again: ${why}`]
+      : ['destroyed', 'killed']
+    await this.#note(entry, state, reason).catch(() => {})
+    if (!isWanted) entry.move('destroying')
+    await this.#ended(entry, state, reason).catch(() => {})
   }
 
   /** The budget for command output. */
@@ -206,9 +236,10 @@ export class Supervisor {
    * files are here stay paused. `ownerOf`: the key that created a sandbox, for its quota.
    */
   async recover(ownerOf?: (keyId: string) => Promise<Principal | undefined>): Promise<number> {
-    const { store, instance, trail, approvals } = this.#parts
+    const { store, instance, trail, approvals, fleet } = this.#parts
     const all = await unfinishedOf(store, instance.id, instance.epoch, ENDED)
-    const left = all.filter((row) => !this.#sleep.isSuspended(row))
+    // Those that start again wait for that: the cluster finds a node for each.
+    const left = all.filter((row) => !this.#sleep.isSuspended(row) && !(fleet && isRestartable(row)))
     for (const row of all) if (this.#sleep.isSuspended(row)) await this.#adopt(row, ownerOf)
     const reason = 'crashed: the server stopped while the sandbox was running'
     for (const { id } of left)

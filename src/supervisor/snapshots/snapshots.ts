@@ -97,7 +97,7 @@ export class Snapshots {
       const record = { id: newId('snp'), kind: 'snapshot' as const, tenant, name, sandboxId: id }
       try {
         const directories = [...live.plan.own, TEMPORARY]
-        const { env, template } = JSON.parse(entry.row.spec) as Spec
+        const { env, template, restart } = JSON.parse(entry.row.spec) as Spec
         const from = template === undefined ? undefined : await templates.find(tenant, template)
         const { image, workdir, user } = from?.data ?? {}
         const data = {
@@ -111,7 +111,8 @@ export class Snapshots {
         )
         const reason = `snapshot ${kept.id}`
         await trail.append({ event: 'SandboxState', sandbox_id: id, state: 'ready', reason })
-        return kept
+        // What a sandbox restarts from must not be on its own node only.
+        return restart ? await templates.secure(kept) : kept
       } finally {
         done()
       }

@@ -37,6 +37,8 @@ export type TemplateData = {
   readonly paths?: readonly string[]
   /** In a cluster: the node that has the archives, and what they are. */
   readonly node?: string
+  /** Other nodes that keep a copy. */
+  readonly copies?: readonly string[]
   readonly archives?: readonly Archive[]
 }
 
@@ -47,8 +49,10 @@ export type Archive = { readonly name: string; readonly sha256: string; readonly
 export type SharedArchives = {
   /** This node. */
   readonly node: string
-  /** The bytes of an archive that another node has. */
-  readonly fetch: (node: string, archive: Archive) => Promise<AsyncIterable<Uint8Array>>
+  /** The bytes of an archive that one of these nodes has. */
+  readonly fetch: (nodes: readonly string[], archive: Archive) => Promise<AsyncIterable<Uint8Array>>
+  /** Lets another node keep a copy; returns the nodes that have one. */
+  readonly copy: (template: Pick<Template, 'id' | 'tenant'>) => Promise<readonly string[]>
 }
 
 /** A template or snapshot with its parsed data. */
@@ -186,19 +190,29 @@ export class Templates {
 
   /** Brings the archives of a template here that another node has; complete and unchanged, or not at all. */
   async bring({ data }: Pick<Template, 'data'>): Promise<void> {
-    const { node, archives = [] } = data
-    if (!this.#shared || node === undefined || node === this.#shared.node) return
+    const { node, copies = [], archives = [] } = data
+    if (!this.#shared || node === undefined) return
+    const others = [node, ...copies].filter((one) => one !== this.#shared?.node)
     for (const archive of archives) {
       if (existsSync(join(this.#dir, archive.name))) continue
-      const under = this.#bringing.get(archive.name) ?? this.#bringOne(node, archive)
+      const under = this.#bringing.get(archive.name) ?? this.#bringOne(others, archive)
       this.#bringing.set(archive.name, under)
       await under.finally(() => this.#bringing.delete(archive.name))
     }
   }
 
-  async #bringOne(node: string, archive: Archive): Promise<void> {
-    const bytes = await (this.#shared as SharedArchives).fetch(node, archive)
+  async #bringOne(nodes: readonly string[], archive: Archive): Promise<void> {
+    const bytes = await (this.#shared as SharedArchives).fetch(nodes, archive)
     await written(join(this.#dir, archive.name), unchanged(bytes, archive))
+  }
+
+  /** Makes the archives outlive this node, if there is another one. */
+  async secure(template: Template): Promise<Template> {
+    const copies = (await this.#shared?.copy(template)) ?? []
+    if (copies.length === 0) return template
+    const secured = { ...template, data: { ...template.data, copies } }
+    await this.save(secured)
+    return secured
   }
 
   /** The file of an archive that this server has, for another node. */
