@@ -63,17 +63,25 @@ async function takeHere(parts: ServerParts, store: Store, order: TakeOrder): Pro
   return supervisor.takeOver(row, { principal, snapshot: snapshot?.id, reason: order.reason })
 }
 
-/** Starts again what an earlier run of this node left. */
+/** Starts again what an earlier run of this node left, and what it ended itself while it had no lease. */
 export async function restartOwn(
   { node }: Membership,
   restarts: Restarts,
-  store: Store,
-  log: (line: string) => void,
+  {
+    store,
+    isLive,
+    log,
+  }: {
+    readonly store: Store
+    readonly isLive: (id: string) => boolean
+    readonly log: (line: string) => void
+  },
 ): Promise<void> {
-  const rows = (await unfinishedOf(store, node.id, node.epoch, ENDED)).filter(isRestartable)
+  const unfinished = await unfinishedOf(store, node.id, node.epoch + 1, ENDED)
+  const rows = unfinished.filter((row) => isRestartable(row) && !isLive(row.id))
   if (rows.length === 0) return
-  const count = await restarts.all(rows, `node-lost: node ${node.id} was started again`)
-  log(`${count} of ${rows.length} sandboxes of an earlier run are started again`)
+  const count = await restarts.all(rows, 'node-lost: its node had no lease for a while')
+  log(`${count} of ${rows.length} sandboxes that this node had are started again`)
 }
 
 /** Archives of other nodes come from the nodes that have them. */

@@ -194,6 +194,8 @@ export const fleetOf = ({ node, reservations }: Membership): Fleet => ({
     const code = error instanceof SandboxError ? error.code : error === undefined ? undefined : 'internal'
     reservations.note(OWN_FAILURES.includes(code))
   },
+  // Nobody else starts a sandbox without `restart`: it may wait, frozen, as long as this process lives and was not fenced.
+  leaseMs: ({ restart }) => (restart ? node.leaseLeftMs : node.isFenced ? 0 : node.leaseMs),
 })
 
 /** How long a node that was fenced takes to end its sandboxes; the rest ends with its process. */
@@ -208,18 +210,26 @@ export function enlist(
   const { node, owners, peers, listener } = membership
   const { supervisor, log } = parts
   const restarts = restartsOf(membership, parts, store)
-  void restartOwn(membership, restarts, store, log).catch((error: Error) =>
-    log(`sandboxes of an earlier run are not started again: ${error.message}`),
-  )
+  const restartReleased = (): void =>
+    void restartOwn(membership, restarts, { store, isLive: (id) => supervisor.has(id), log }).catch(
+      (error: Error) => log(`sandboxes of an earlier run are not started again yet: ${error.message}`),
+    )
+  restartReleased()
+  const renewing = setInterval(() => supervisor.renewLeases(), node.leaseMs / 4).unref()
   node.on({
     lapse: () => supervisor.freeze(true),
-    regain: () => supervisor.freeze(false),
+    regain: () => {
+      supervisor.freeze(false)
+      restartReleased()
+    },
+    renew: () => supervisor.renewLeases(),
     // A request that waits for a node which is gone fails now, and not after a time-out.
     look: (nodes) => {
       peers.keepOnly(nodes)
       listener.keepOnly(nodes)
     },
     fence: () => {
+      clearInterval(renewing)
       const late = new Promise((resolve) => setTimeout(resolve, ABANDON_MS).unref())
       void Promise.race([supervisor.abandon(), late]).finally(onFenced)
     },

@@ -53,6 +53,8 @@ export type SupervisorCallbacks = {
   /** Ends that are still to be recorded. */
   readonly unrecorded: UnrecordedEnds
   readonly onDeadline: (entry: LiveSandbox, reason: EndReason) => void
+  /** Gives a sandbox its lease. */
+  readonly lease: (entry: LiveSandbox) => void
   readonly endedByItself: (entry: LiveSandbox, why: string) => Promise<void>
   readonly get: (principal: Principal, id: string) => Promise<SandboxView>
 }
@@ -316,9 +318,10 @@ export class Provisioner {
     return this.#opening.run(work, principal)
   }
 
-  /** Notices when a sandbox ends by itself. */
+  /** Gives a sandbox its lease, and notices when it ends by itself. */
   watch(entry: LiveSandbox): void {
     const sandbox = entry.sandbox as OpenSandbox
+    this.#supervisor.lease(entry)
     void sandbox.ended
       // A suspended sandbox has ended on purpose.
       .then((why) => (entry.sandbox === sandbox ? this.#supervisor.endedByItself(entry, why) : undefined))

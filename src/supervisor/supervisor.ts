@@ -106,6 +106,8 @@ export type Fleet = {
   reserve(spec: Spec): () => void
   /** A create has ended; `error` is why it failed. */
   created(error?: unknown): void
+  /** How long a sandbox may go on without hearing from this server; 0: no longer, so that it is not told anything. */
+  leaseMs(spec: Pick<Spec, 'restart'>): number
 }
 
 /** Manages every sandbox of this server. No lock spans sandboxes; the changes of each sandbox are serialized. */
@@ -120,6 +122,8 @@ export class Supervisor {
   readonly #sleep: SleepService
   readonly #takeover: Takeover
   readonly #freeze = new Freeze()
+  /** Sandboxes that end here and start again elsewhere. */
+  readonly #releasing = new Set<Promise<void>>()
   #draining = false
 
   constructor(parts: SupervisorParts) {
@@ -142,6 +146,7 @@ export class Supervisor {
       save: (entry, change) => this.#save(entry, change),
       unrecorded: this.#unrecorded,
       onDeadline: this.#onDeadline,
+      lease: (entry) => this.#lease(entry),
       endedByItself: (entry, why) => this.#endedByItself(entry, why),
       get: (principal, id) => this.get(principal, id),
     })
@@ -177,7 +182,9 @@ export class Supervisor {
   }
 
   /** Takes a sandbox over from another server, or from an earlier run of this one. Returns whether it is ours now. */
-  takeOver(row: SandboxRow, options: TakeoverOptions): Promise<boolean> {
+  async takeOver(row: SandboxRow, options: TakeoverOptions): Promise<boolean> {
+    // It may be one that this server released, and its directories must be gone.
+    await Promise.all(this.#releasing)
     return this.#takeover.take(row, options)
   }
 
@@ -409,6 +416,8 @@ export class Supervisor {
 
   #endedByItself(entry: LiveSandbox, why: string): Promise<void> {
     if (entry.state === 'destroying' || isEnded(entry.state)) return Promise.resolve()
+    // Its own clock was faster than ours: it starts again as soon as this server has its lease, here or elsewhere.
+    if (why.includes(LEASE_ENDED) && entry.restarts) return Promise.resolve(this.#release(entry))
     return this.#stop(entry, /memory|oom/i.test(why) ? 'oom' : 'crashed', why)
   }
 
@@ -515,10 +524,39 @@ export class Supervisor {
     this.#unrecorded.close()
   }
 
-  /** Freezes everything while this server must not act, and lets it go on. */
+  /**
+   * Freezes everything while this server must not act, and lets it go on. Sandboxes with `restart` end, because another server may
+   * start them again at any time.
+   */
   freeze(isOn: boolean): void {
-    if (isOn) this.#freeze.start(this.#entries.values())
-    else this.#freeze.end()
+    if (!isOn) this.#freeze.end()
+    else {
+      for (const entry of [...this.#entries.values()])
+        if (entry.restarts && entry.state === 'ready') this.#release(entry)
+      this.#freeze.start(this.#entries.values())
+    }
+  }
+
+  /** Tells every running sandbox how long it may go on without hearing from this server. */
+  renewLeases(): void {
+    for (const entry of this.#entries.values()) if (entry.state === 'ready') this.#lease(entry)
+  }
+
+  #lease({ sandbox, restarts }: LiveSandbox): void {
+    const ms = this.#parts.fleet?.leaseMs({ restart: restarts }) ?? 0
+    if (ms > 0) sandbox?.lease(ms)
+  }
+
+  /** Ends a sandbox here and leaves its record as it is, for whoever starts it again. */
+  #release(entry: LiveSandbox): void {
+    entry.ending = 'node-lost: the lease of this node has ended'
+    this.#entries.delete(entry.id)
+    this.#quotas.give(entry.row.keyId)
+    for (const session of entry.execs.values()) session.cancel()
+    const closed = Promise.resolve(entry.sandbox?.abandon()).catch(() => {})
+    this.#releasing.add(closed)
+    void closed.then(() => this.#releasing.delete(closed))
+    entry.move('failed')
   }
 
   /** Another server has taken over: ends everything here without a record, which would be refused. */
@@ -531,7 +569,7 @@ export class Supervisor {
     this.#freeze.end()
     const entries = [...this.#entries.values()]
     for (const { abort } of entries) abort.abort()
-    await Promise.allSettled(entries.map(({ sandbox }) => sandbox?.close()))
+    await Promise.allSettled(entries.map(({ sandbox }) => sandbox?.abandon()))
     await this.#pool.close().catch(() => {})
   }
 
@@ -599,5 +637,8 @@ const mayUse = (principal: Principal, row: SandboxRow): boolean =>
 
 const notFound = (id: string): SandboxError =>
   new SandboxError('sandbox-not-found', `no such sandbox \`${id.slice(0, 64)}\``)
+
+/** In the reason of a sandbox that ended by its own clock. */
+const LEASE_ENDED = 'renewed the lease'
 
 const KEEP_PAUSED_MS = 30 * 24 * 3_600_000
