@@ -8,6 +8,7 @@ import { type PeerOrder, sendOrder, type TakeOrder } from '../server/cluster/pee
 import type { ServerParts } from '../server/parts.ts'
 import { findSandbox, unfinishedOf } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
+import type { ArchiveStore } from '../supervisor/archives/archive-store.ts'
 import { ENDED } from '../supervisor/lifecycle.ts'
 import type { SharedArchives } from '../supervisor/snapshots/templates.ts'
 import { isRestartable } from '../supervisor/takeover.ts'
@@ -85,9 +86,13 @@ export async function restartOwn(
 }
 
 /** Archives of other nodes come from the nodes that have them. */
-export const sharedArchives = (membership: Membership | undefined): SharedArchives | undefined =>
+export const sharedArchives = (
+  membership: Membership | undefined,
+  store: ArchiveStore | undefined,
+): SharedArchives | undefined =>
   membership && {
     node: membership.node.id,
+    store,
     async fetch(nodes, { name }) {
       for (const id of nodes) {
         const node = await membership.node.findPeer(id)

@@ -252,19 +252,17 @@ export const trailReader = (
     ? new FleetTrailReader(stateDir, store, () => chainKeysOf(store, membership.key))
     : new StoreTrailReader(stateDir, store)
 
-/** Whether this node delivers a webhook: one of the nodes that run does. */
+/** Whether this node does a piece of work that one of the nodes that run does. */
+export const isChosen = ({ node }: Membership, name: string): boolean =>
+  node.isHeld &&
+  nodeFor(
+    name,
+    node.nodes.filter(({ state }) => state === 'up'),
+  )?.id === node.id
+
+/** Whether this node delivers a webhook. */
 export const deliversIn = (membership: Membership | undefined): ((id: string) => boolean) | undefined =>
-  membership &&
-  ((id) => {
-    const { node } = membership
-    return (
-      node.isHeld &&
-      nodeFor(
-        id,
-        node.nodes.filter(({ state }) => state === 'up'),
-      )?.id === node.id
-    )
-  })
+  membership && ((id) => isChosen(membership, id))
 
 /** What engines and people watch; per node, so that they add up. */
 export function describeCluster({ node, facts }: Membership, { metrics }: ServerParts): void {

@@ -22,6 +22,7 @@ import { Keys, requesterOf } from '../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { Sessions } from '../supervisor/access/sessions.ts'
 import { Approvals } from '../supervisor/approvals/approvals.ts'
+import type { ArchiveStore } from '../supervisor/archives/archive-store.ts'
 import { type Gate, GUEST_HOME } from '../supervisor/gate.ts'
 import { Images } from '../supervisor/images/images.ts'
 import type { beginInstance } from '../supervisor/instance.ts'
@@ -83,6 +84,8 @@ export type Grown = {
   readonly privateDirectories: PrivateDirectories
   readonly roots: WritableRoots
   readonly templates: Templates
+  /** Archives in an object store. */
+  readonly archives: ArchiveStore | undefined
   readonly volumes: Volumes
   readonly images: Images
   /** Present if this server is one of several. */

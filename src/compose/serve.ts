@@ -36,6 +36,7 @@ import {
   describeCluster,
   enlist,
   idleMsIn,
+  isChosen,
   type JoinOptions,
   joinCluster,
   type Membership,
@@ -53,6 +54,7 @@ import {
   volumesOf,
   volumeWatchOf,
 } from './serve-parts.ts'
+import { archiveStoreOf } from './storage.ts'
 
 /** Starts the server: opens its resources in order, and closes them again. */
 
@@ -149,7 +151,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     : loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
-  const templates = new Templates(store, join(stateDir, 'templates'), undefined, sharedArchives(membership))
+  const kept = await archivesOf(ringfence, store, membership)
   const volumes = volumesOf(ringfence, store, {
     dir: join(stateDir, 'volumes'),
     node: membership?.node.id,
@@ -167,11 +169,24 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     tokens,
     privateDirectories,
     roots,
-    templates,
+    ...kept,
     volumes,
     images,
     gateway,
     membership,
+  }
+}
+
+async function archivesOf(
+  ringfence: Ringfence,
+  store: Store,
+  membership: Membership | undefined,
+): Promise<Pick<Grown, 'templates' | 'archives'>> {
+  const archives = await archiveStoreOf(ringfence, store, membership)
+  const shared = sharedArchives(membership, archives)
+  return {
+    archives,
+    templates: new Templates(store, join(ringfence.stateDir, 'templates'), undefined, shared),
   }
 }
 
@@ -226,6 +241,10 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(everyHour(() => pruneImages(grown, parts)))
   if (membership)
     closing.push(everyHour(async () => void (await grown.templates.sweep(Date.now() - 3_600_000))))
+  if (membership && grown.archives)
+    closing.push(
+      everyHour(async () => void (isChosen(membership, 'archives') && (await grown.archives?.collect()))),
+    )
   const close = once(async () => {
     await parts.supervisor.drain(0)
     // Tell clients about the shutdown first, so that they do not reconnect to a closing store.

@@ -143,6 +143,14 @@ const TAKEOVERS: Migration = [
   'CREATE INDEX snapshots_sandbox ON snapshots (sandbox_id, created_at)',
 ]
 
+/** Archives in an object store: their chunks, and which archive needs which. */
+const ARCHIVES: Migration = [
+  'CREATE TABLE chunks (name TEXT PRIMARY KEY, bytes BIGINT NOT NULL, state TEXT NOT NULL, used_at BIGINT NOT NULL)',
+  'CREATE INDEX chunks_used ON chunks (state, used_at)',
+  'CREATE TABLE chunk_uses (chunk TEXT NOT NULL, archive TEXT NOT NULL, PRIMARY KEY (chunk, archive))',
+  'CREATE INDEX chunk_uses_archive ON chunk_uses (archive)',
+]
+
 /** In order. A released migration is never changed. */
 export const MIGRATIONS: readonly Migration[] = [
   TABLES,
@@ -154,6 +162,7 @@ export const MIGRATIONS: readonly Migration[] = [
   VOLUMES,
   CLUSTER,
   TAKEOVERS,
+  ARCHIVES,
 ]
 
 /** In steps, because each statement must finish within the store's timeout. */

@@ -39,6 +39,7 @@ export type NodeConfig = {
   /** More lines of [cluster], and further tables. */
   readonly cluster?: string
   readonly rest?: string
+  readonly env?: Readonly<Record<string, string>>
 }
 
 /** Makes the database a cluster's; returns its key. */
@@ -96,7 +97,7 @@ async function startNode(
   const server = await startServer({
     port: 0,
     config: file,
-    env: { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: state },
+    env: { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: state, ...more.env },
     cwd: dir,
     databaseUrl,
     role,
