@@ -9,7 +9,16 @@ export interface ObjectStore {
 }
 
 /** The part of `aws4fetch` that is used here. */
-export type Signer = Pick<typeof import('aws4fetch'), 'AwsClient'>
+export type Signer = {
+  readonly AwsClient: new (options: {
+    accessKeyId: string
+    secretAccessKey: string
+    sessionToken?: string
+    region?: string
+    service?: string
+    retries?: number
+  }) => { fetch(url: string, init?: RequestInit): Promise<Response> }
+}
 
 /** Where the objects are, and who may use them. */
 export type S3Settings = {
