@@ -13,9 +13,18 @@ export type RestartParts = LostNodeParts & {
   readonly facts: () => NodeFacts
   readonly needOf: (spec: Spec) => Need
   /** Asks a node, which may be this one, to take a sandbox over. `gone`: it was not the given owner's any more. */
-  readonly ask: (node: NodeRow, row: SandboxRow, reason: string) => Promise<'taken' | 'gone' | Refusal>
+  readonly ask: (node: NodeRow, row: SandboxRow, options: MoveOptions) => Promise<'taken' | 'gone' | Refusal>
   /** How long a sandbox waits for a node with room. */
   readonly waitMs: number
+}
+
+/** Why a sandbox changes its node, and how. */
+export type MoveOptions = {
+  readonly reason: string
+  /** The files that it moves with; absent: those of its last snapshot. */
+  readonly snapshot?: string | undefined
+  /** A node that it must not go to. */
+  readonly except?: string | undefined
 }
 
 /** How many sandboxes look for a node at a time. */
@@ -36,7 +45,7 @@ export class Restarts {
     let taken = 0
     const work = async (): Promise<void> => {
       for (let row = queue.shift(); row; row = queue.shift()) {
-        const refused = await this.one(row, reason)
+        const refused = await this.one(row, { reason })
         if (refused === undefined) taken++
         else await reportLost(this.#parts, [row], `${reason}; it could not be restarted: ${refused}`)
       }
@@ -45,11 +54,11 @@ export class Restarts {
     return taken
   }
 
-  /** Finds a node for one sandbox; returns why there is none. `except`: a node that it must not go to. */
-  async one(row: SandboxRow, reason: string, except?: string): Promise<string | undefined> {
+  /** Finds a node for one sandbox; returns why there is none. */
+  async one(row: SandboxRow, options: MoveOptions): Promise<string | undefined> {
     const until = monotonicMs() + this.#parts.waitMs
     for (;;) {
-      const refused = await this.#try(row, reason, except)
+      const refused = await this.#try(row, options)
       if (refused === undefined) return undefined
       if (monotonicMs() > until) return describeRefusals(refused)
       await new Promise((resolve) => setTimeout(resolve, LOOK_MS))
@@ -57,23 +66,19 @@ export class Restarts {
     }
   }
 
-  async #try(
-    row: SandboxRow,
-    reason: string,
-    except: string | undefined,
-  ): Promise<ReadonlyMap<Refusal, number> | undefined> {
+  async #try(row: SandboxRow, options: MoveOptions): Promise<ReadonlyMap<Refusal, number> | undefined> {
     const { node, facts, needOf, ask } = this.#parts
     const spec = JSON.parse(row.spec) as Spec
     // The node that it was created for is the one that it leaves.
     const need = { ...needOf(spec), labels: spec.placement?.labels, backend: row.backend ?? spec.backend }
     const candidates = node.nodes
-      .filter(({ id }) => id !== except)
+      .filter(({ id }) => id !== options.except)
       .map((one) => (one.id === node.id ? { ...one, facts: facts() } : one))
     const choice = choose(candidates, need)
     if ('refused' in choice) return choice.refused
     const refused = new Map<Refusal, number>()
     for (const one of choice.nodes) {
-      const answer = await ask(one, row, reason)
+      const answer = await ask(one, row, options)
       if (answer === 'taken' || answer === 'gone') return undefined
       refused.set(answer, (refused.get(answer) ?? 0) + 1)
     }

@@ -6,11 +6,11 @@ import { SandboxError } from '../model/errors.ts'
 import { fetchArchive } from '../server/cluster/peer-archives.ts'
 import { type PeerOrder, sendOrder, type TakeOrder } from '../server/cluster/peer-takeover.ts'
 import type { ServerParts } from '../server/parts.ts'
-import { findSandbox, unfinishedOf } from '../store/sandboxes.ts'
+import { findSandbox, type SandboxRow, unfinishedOf } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import type { ArchiveStore } from '../supervisor/archives/archive-store.ts'
 import { ENDED } from '../supervisor/lifecycle.ts'
-import type { SharedArchives } from '../supervisor/snapshots/templates.ts'
+import type { SharedArchives, Template } from '../supervisor/snapshots/templates.ts'
 import { isRestartable } from '../supervisor/takeover.ts'
 import type { Membership } from './serve-cluster.ts'
 
@@ -26,8 +26,8 @@ export function restartsOf(membership: Membership, parts: ServerParts, store: St
     facts,
     needOf: (spec) => reservations.needOf(spec),
     waitMs: (config.wait_secs ?? 10) * 1000,
-    async ask(other, { id, instance, epoch }, reason) {
-      const order: TakeOrder = { kind: 'take', id, instance, epoch, reason }
+    async ask(other, { id, instance, epoch }, { reason, snapshot }) {
+      const order: TakeOrder = { kind: 'take', id, instance, epoch, reason, snapshot }
       if (other.id !== node.id) return sendOrder(peers, other, order)
       try {
         return (await takeHere(parts, store, order)) ? 'taken' : 'gone'
@@ -53,15 +53,33 @@ export const carryingOut =
 async function takeHere(parts: ServerParts, store: Store, order: TakeOrder): Promise<boolean> {
   const { supervisor, templates, keys } = parts
   const row = await findSandbox(store, order.id)
-  const isTheirs = row?.instance === order.instance && row.epoch === order.epoch && isRestartable(row)
-  if (!row || !isTheirs) return false
-  const { tenant, id } = row
-  const [snapshot] = await templates.list({ tenant, kind: 'snapshot', sandboxId: id, limit: 1 })
+  const isTheirs = row?.instance === order.instance && row.epoch === order.epoch
+  if (!row || !isTheirs || !mayMove(row, order)) return false
+  const { tenant } = row
+  const snapshot = await filesOf(parts, row, order.snapshot)
   // Before the sandbox is ours: a node that cannot get the files leaves it to another one.
   if (snapshot) await templates.bring(snapshot)
   // SECURITY: the spec is judged again, for the key that created the sandbox; without the key as for any key of its tenant.
   const principal = (await keys.principalById(row.keyId)) ?? { keyId: row.keyId, tenant, scopes: [] }
   return supervisor.takeOver(row, { principal, snapshot: snapshot?.id, reason: order.reason })
+}
+
+/** A paused sandbox has no processes to lose, so it moves with its files whether it asked for that or not. */
+const mayMove = (row: SandboxRow, { snapshot }: TakeOrder): boolean =>
+  isRestartable(row) || (row.state === 'paused' && snapshot !== undefined)
+
+async function filesOf(
+  { templates }: ServerParts,
+  { tenant, id }: SandboxRow,
+  given: string | undefined,
+): Promise<Template | undefined> {
+  if (given === undefined) {
+    const all = await templates.list({ tenant, sandboxId: id, limit: 20 })
+    return all.find(({ kind }) => kind === 'snapshot' || kind === 'move')
+  }
+  const found = await templates.find(tenant, given)
+  if (found?.id === given) return found
+  throw new SandboxError('not-found', `the files of sandbox ${id} are gone`)
 }
 
 /** Starts again what an earlier run of this node left, and what it ended itself while it had no lease. */

@@ -33,6 +33,7 @@ import { findVolume, volumeNode } from '../store/volumes.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
 import type { Instance } from '../supervisor/instance.ts'
 import type { Fleet } from '../supervisor/supervisor.ts'
+import { Drain } from './cluster-drain.ts'
 import { carryingOut, restartOwn, restartsOf } from './cluster-takeover.ts'
 import { clusterKeyFile, type Ringfence } from './compose.ts'
 import { backendReports } from './doctor.ts'
@@ -206,10 +207,11 @@ export function enlist(
   membership: Membership,
   parts: ServerParts,
   { store, onFenced }: { readonly store: Store; readonly onFenced: () => void },
-): void {
+): Drain {
   const { node, owners, peers, listener } = membership
   const { supervisor, log } = parts
   const restarts = restartsOf(membership, parts, store)
+  const drain = new Drain(membership, parts, restarts)
   const restartReleased = (): void =>
     void restartOwn(membership, restarts, { store, isLive: (id) => supervisor.has(id), log }).catch(
       (error: Error) => log(`sandboxes of an earlier run are not started again yet: ${error.message}`),
@@ -222,7 +224,10 @@ export function enlist(
       supervisor.freeze(false)
       restartReleased()
     },
-    renew: () => supervisor.renewLeases(),
+    renew: () => {
+      supervisor.renewLeases()
+      drain.check()
+    },
     // A request that waits for a node which is gone fails now, and not after a time-out.
     look: (nodes) => {
       peers.keepOnly(nodes)
@@ -240,6 +245,7 @@ export function enlist(
       log(`node ${lost.name}: ${failed} sandboxes are reported as failed, ${restarted} start on other nodes`)
     },
   })
+  return drain
 }
 
 /** Reads the audit log: in a cluster that of all nodes. */

@@ -547,9 +547,37 @@ export class Supervisor {
     if (ms > 0) sandbox?.lease(ms)
   }
 
+  /**
+   * Gives a sandbox to another server: nothing runs in it while `give` hands its files over. If that fails, it goes on here.
+   * Returns whether it was given away; false also for one that cannot be: it has frozen processes, or is starting or ending.
+   */
+  async giveAway(
+    entry: LiveSandbox,
+    principal: Principal,
+    give: (live: OpenSandbox | undefined) => Promise<boolean>,
+  ): Promise<boolean> {
+    return entry.serially(async () => {
+      const { state, row } = entry
+      if (!(state === 'ready' && entry.restarts) && !(state === 'paused' && !entry.sandbox)) return false
+      // Only a sandbox can pack its files.
+      if (state === 'paused' && row.restore === null) await this.#provisioner.reopen(principal, entry)
+      const live = entry.sandbox
+      // From now on nothing starts in it.
+      if (state === 'ready') entry.move('paused')
+      const isGiven = await settled(live, give).catch(() => false)
+      if (isGiven) this.#release(entry, 'moved to another node')
+      else if (state === 'ready') entry.move('ready')
+      else if (live) {
+        entry.sandbox = undefined
+        await live.suspend()
+      }
+      return isGiven
+    })
+  }
+
   /** Ends a sandbox here and leaves its record as it is, for whoever starts it again. */
-  #release(entry: LiveSandbox): void {
-    entry.ending = 'node-lost: the lease of this node has ended'
+  #release(entry: LiveSandbox, why = 'node-lost: the lease of this node has ended'): void {
+    entry.ending = why
     this.#entries.delete(entry.id)
     this.#quotas.give(entry.row.keyId)
     for (const session of entry.execs.values()) session.cancel()
@@ -629,6 +657,17 @@ const stateEvent = ({ id, row }: LiveSandbox, state: State, reason: string): Eve
   state,
   reason,
 })
+
+/** Runs the work while the sandbox stands still and no file operation is under way. */
+async function settled<T>(
+  live: OpenSandbox | undefined,
+  work: (live: OpenSandbox | undefined) => Promise<T>,
+): Promise<T> {
+  if (!live) return work(undefined)
+  await live.files.hold()
+  live.files.release()
+  return live.still(() => work(live))
+}
 
 const mayUse = (principal: Principal, row: SandboxRow): boolean =>
   principal.sandboxId === undefined

@@ -19,6 +19,8 @@ export type TakeOrder = {
   readonly instance: string
   readonly epoch: number
   readonly reason: string
+  /** The files that it moves with; absent: those of its last snapshot. */
+  readonly snapshot?: string | undefined
 }
 /** The template or snapshot to copy. */
 type CopyOrder = { readonly kind: 'copy'; readonly id: string; readonly tenant: string }

@@ -11,6 +11,7 @@ import {
   removeSnapshot,
   type SnapshotQuery,
   type SnapshotRow,
+  uselessMoves,
 } from '../../store/snapshots.ts'
 import type { Store } from '../../store/sql.ts'
 import type { ArchiveStore } from '../archives/archive-store.ts'
@@ -244,6 +245,13 @@ export class Templates {
   archivePath(name: string): string | undefined {
     const path = join(this.#dir, name)
     return ARCHIVE.test(name) && existsSync(path) ? path : undefined
+  }
+
+  /** Removes files with which sandboxes moved and that nothing needs any more. Returns how many. */
+  async sweepMoves(before: number): Promise<number> {
+    const rows = await uselessMoves(this.#store, before)
+    for (const row of rows) await this.remove(toTemplate(row))
+    return rows.length
   }
 
   /** Removes archives whose record is gone: another node removed it. Returns how many. */
