@@ -40,6 +40,7 @@ export type NodeConfig = {
   readonly cluster?: string
   readonly rest?: string
   readonly env?: Readonly<Record<string, string>>
+  readonly version?: string
 }
 
 /** Makes the database a cluster's; returns its key. */
@@ -101,6 +102,7 @@ async function startNode(
     cwd: dir,
     databaseUrl,
     role,
+    ...(more.version && { version: more.version }),
     mounts: [answerContract],
     log: (line) => said.push(line),
     onFenced: () => {
