@@ -16,6 +16,7 @@ import { OPTIONS as E2B_OPTIONS } from '../server/e2b/views.ts'
 import { RateLimit } from '../server/guard.ts'
 import type { ListenOptions } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
+import { listNodes } from '../store/nodes.ts'
 import { imagesInUse } from '../store/snapshots.ts'
 import type { Store } from '../store/sql.ts'
 import { Keys, requesterOf } from '../supervisor/access/keys.ts'
@@ -158,7 +159,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     usage: e2b.usage,
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: policyOf(ringfence, reload),
-    doctor: () => doctorReport(ringfence),
+    doctor: () => doctorReport(ringfence, grown.membership && (() => listNodes(store))),
     reviews: reviewsOf(grown, supervisor),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     templates,

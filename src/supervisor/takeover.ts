@@ -96,11 +96,15 @@ export class Takeover {
     former: SandboxRow,
     { reason }: TakeoverOptions,
   ): Promise<boolean> {
-    const { store, trail } = this.#own.parts
+    const { store, trail, metrics } = this.#own.parts
     const { state, instance, epoch, generation, restore } = taken
     const change = { state, reason, instance, epoch, generation, restore }
     const isOurs = await store.write((tx) => changeSandbox(tx, taken.id, change, former))
-    if (isOurs) await trail.append(takenEvent(taken))
+    if (isOurs) {
+      const labels = { reason: reason.split(':')[0] ?? '' }
+      metrics.count('ringfence_takeovers_total', 'Sandboxes taken over from other nodes.', labels)
+      await trail.append(takenEvent(taken))
+    }
     return isOurs
   }
 
