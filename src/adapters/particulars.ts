@@ -1,4 +1,5 @@
 import { redactPlainValues } from '../model/redact.ts'
+import { shellWord } from '../model/shell-quote.ts'
 import type { Particulars } from './operations/operation.ts'
 import type { StartOptions } from './tool-sandbox.ts'
 
@@ -6,18 +7,17 @@ import type { StartOptions } from './tool-sandbox.ts'
 
 export type Asked = Pick<StartOptions, 'cwd' | 'env' | 'stdin' | 'stdinOpen'>
 
-const quoted = (word: string): string =>
-  /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`
-
 /** The command as text, with each argument quoted. */
 export const commandText = (command: string | readonly string[]): string =>
-  typeof command === 'string' ? command : command.map(quoted).join(' ')
+  typeof command === 'string' ? command : command.map(shellWord).join(' ')
 
 /** The details of a command that an approval question shows. */
 export function particularsOf({ cwd, env = {}, stdin, stdinOpen }: Asked): Particulars {
   const particulars: [string, string][] = []
   if (cwd !== undefined) particulars.push(['in the directory', cwd])
-  const variables = Object.entries(env).map(([name, value]) => redactPlainValues(`${name}=${quoted(value)}`))
+  const variables = Object.entries(env).map(([name, value]) =>
+    redactPlainValues(`${name}=${shellWord(value)}`),
+  )
   if (variables.length > 0) particulars.push(['with the variables', variables.join(' ')])
   if (stdin !== undefined) particulars.push(['with the standard input', redactPlainValues(textOf(stdin))])
   if (stdinOpen) particulars.push(['and', 'more standard input that is not known yet'])

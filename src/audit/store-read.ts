@@ -130,15 +130,18 @@ export class StoreTrailReader {
     return undefined
   }
 
-  /** Records of older versions do not name their tenant: the column was filled from the sandboxes. */
+  /**
+   * Records of older versions do not name their tenant: the column was filled from the sandboxes. SECURITY: an empty column
+   * hides the record from its tenant, so it is valid only if no sandbox of that id is known.
+   */
   async #changedTenant(
     { tenant, sandboxId, line }: TrailRow,
     owners: Map<string, string | undefined>,
   ): Promise<'tenant' | undefined> {
-    if (tenant === null || rowOf(line).tenant !== null) return undefined
-    if (sandboxId === null) return 'tenant'
+    if (rowOf(line).tenant !== null) return undefined
+    if (sandboxId === null) return tenant === null ? undefined : 'tenant'
     if (!owners.has(sandboxId)) owners.set(sandboxId, (await this.#tenantsOf([sandboxId])).get(sandboxId))
-    return owners.get(sandboxId) === tenant ? undefined : 'tenant'
+    return (owners.get(sandboxId) ?? null) === tenant ? undefined : 'tenant'
   }
 
   #tenantsOf(ids: readonly string[]): Promise<ReadonlyMap<string, string>> {

@@ -29,14 +29,15 @@ export function protectionFields(plan: Plan): string[] {
 
 /**
  * Programs of the host may listen on Unix sockets in mounted directories: the agent refuses connections to them, except to
- * the sockets that the plan grants. A plan that mounts the whole root of the host grants its sockets too.
+ * the sockets that the plan grants. A plan that mounts the whole root of the host grants its sockets too. `system`: what a
+ * backend mounts of the host besides the plan.
  */
-export function socketFields(plan: Plan): string[] {
+export function socketFields(plan: Plan, system: readonly string[] = []): string[] {
   const own = ownedTargets(plan)
   const shared = plan.mounts.filter(({ target, stored }) => !stored && !own.includes(target))
   if (shared.some(({ target }) => target === '/')) return []
   return [
-    ...shared.flatMap(({ target }) => ['host-mount', target]),
+    ...[...system, ...shared.map(({ target }) => target)].flatMap((target) => ['host-mount', target]),
     ...plan.unixSockets.flatMap(({ target }) => ['host-socket', target]),
   ]
 }

@@ -191,7 +191,8 @@ examples:
   ringfence audit proof 12
 `
 
-const SKILL = `usage: ringfence skill inspect DIR
+const SKILL = `usage: ringfence skill init DIR --lang c|rust|assemblyscript|python|node
+       ringfence skill inspect DIR
        ringfence skill run DIR|NAME [--input JSON|TEXT] [--grant CAPABILITY]… [--workspace DIR] [--agent-id ID]
        ringfence skill list
        ringfence skill usage [NAME]
@@ -199,13 +200,15 @@ const SKILL = `usage: ringfence skill inspect DIR
        ringfence skill verify DIR|NAME
        ringfence skill trust [KEY [--as NAME | --remove]]
 
-A skill is a directory with a skill.toml and code for WebAssembly, Python or Node. \`inspect\` shows the capabilities it
+A skill is a directory with a skill.toml and code for WebAssembly, Python or Node. \`init\` writes a new one that runs, and
+prints the commands that build it. \`inspect\` shows the capabilities it
 requests, red flags, the imports of its code, text that looks like prompt injection, and its hash. A skill that changes
 afterwards does not run until you inspect it again. \`run\` grants what the manifest requests, except red flags: those
 need --grant. \`sign\` writes skill.sig with your Ed25519 key; \`verify\` exits with 0 only if the signature is valid and its key
 is one that you \`trust\`. Exit 124: a limit stopped the skill; 1: the skill failed; 126: the run was rejected.
 
 examples:
+  ringfence skill init hello --lang python
   ringfence skill inspect examples/skills/word-count
   ringfence skill run examples/skills/word-count --input '"one two three"' --json
   ringfence skill run word-count --input 'one two' --agent-id build-bot

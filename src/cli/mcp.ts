@@ -74,16 +74,18 @@ async function list(gateway: McpGateway, json: boolean | undefined): Promise<num
   return 0
 }
 
-const stateJson = ({ name, tools, unapproved, refused, problem }: McpServerState) => ({
+const stateJson = ({ name, tools, unapproved, refused, problem, said }: McpServerState) => ({
   name,
   tools: tools.map((tool) => tool.name),
   unapproved: unapproved.map(({ tool, before }) => ({ name: tool.name, changed: before !== undefined })),
   refused,
   problem: problem ?? null,
+  ...(said === undefined ? {} : { said }),
 })
 
-function stateText({ name, tools, unapproved, refused, problem }: McpServerState): string {
-  if (problem !== undefined) return `${name}  not available: ${visible(problem)}\n`
+function stateText({ name, tools, unapproved, refused, problem, said }: McpServerState): string {
+  if (problem !== undefined)
+    return `${name}  not available: ${visible(problem)}\n${said ? `  it said: ${visible(said)}\n` : ''}`
   return [
     `${name}  ${tools.length} approved, ${unapproved.length} waiting, ${refused.length} not offered`,
     ...tools.map((tool) => `  ${tool.name}`),

@@ -1,10 +1,13 @@
 import { compose, type Ringfence, skillRunner } from '../compose/compose.ts'
 import type { Json } from '../model/event.ts'
+import { shellWord } from '../model/shell-quote.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { resultJson, type SkillResult } from '../skills/contract.ts'
+import { createSkill } from '../skills/package.ts'
 import type { InspectedSkill, SkillRunner } from '../skills/runner.ts'
 import type { Finding } from '../skills/scan.ts'
 import type { SkillSignature } from '../skills/signature.ts'
+import { STARTER_LANGUAGES } from '../skills/starter.ts'
 import { parseOptions, usage } from './options.ts'
 import { err, out } from './terminal/output.ts'
 import { exitCodeOf, noteUnreadConfig } from './wasm.ts'
@@ -16,6 +19,7 @@ const OPTIONS = {
   'agent-id': { type: 'string' },
   as: { type: 'string' },
   remove: { type: 'boolean' },
+  lang: { type: 'string' },
 } as const
 
 type Values = ReturnType<typeof parseOptions<typeof OPTIONS>>['values']
@@ -37,13 +41,14 @@ const ACTIONS: Readonly<Record<string, (call: Call) => Promise<number>>> = {
   trust,
 }
 
-/** `ringfence skill inspect|run|list|usage|sign|verify|trust`. */
+/** `ringfence skill init|inspect|run|list|usage|sign|verify|trust`. */
 export async function skill(args: readonly string[]): Promise<number> {
   const { values, positionals } = parseOptions('skill', args, OPTIONS)
   const [name = '', target, ...more] = positionals
-  const action = Object.hasOwn(ACTIONS, name) ? ACTIONS[name] : undefined
-  if (!action) throw usage('skill', 'missing action: inspect, run, list, usage, sign, verify or trust')
   if (more.length > 0) throw usage('skill', `unexpected \`${more[0]}\``)
+  if (name === 'init') return init(target, values)
+  const action = Object.hasOwn(ACTIONS, name) ? ACTIONS[name] : undefined
+  if (!action) throw usage('skill', 'missing action: init, inspect, run, list, usage, sign, verify or trust')
   if (target === undefined && ['inspect', 'run', 'sign', 'verify'].includes(name))
     throw usage('skill', `skill ${name} takes a directory or a name`)
   const ringfence = await compose({ config: values.config, policy: values.policy })
@@ -55,6 +60,26 @@ export async function skill(args: readonly string[]): Promise<number> {
     await skills.close()
     await ringfence.close()
   }
+}
+
+/** Writes the files of a new skill and says how to build and run it. */
+function init(target: string | undefined, { lang, json }: Values): number {
+  if (target === undefined) throw usage('skill', 'skill init takes a directory')
+  if (lang === undefined)
+    throw usage('skill', `skill init needs --lang, one of ${STARTER_LANGUAGES.join(', ')}`)
+  const { files, build } = createSkill(target, lang)
+  const input = lang === 'assemblyscript' ? '[1, 2]' : '"one two three"'
+  const steps = [
+    ...(build ? [`(cd ${shellWord(target)} && ${build})`] : []),
+    `ringfence skill inspect ${shellWord(target)}`,
+    `ringfence skill run ${shellWord(target)} --input '${input}'`,
+  ]
+  if (json) print({ directory: target, files, next: steps })
+  else {
+    say(`created ${files.map((file) => `${target}/${file}`).join(', ')}`)
+    for (const step of steps) say(`  ${step}`)
+  }
+  return 0
 }
 
 const print = (value: unknown): boolean => out(`${visibleJson(value)}\n`)

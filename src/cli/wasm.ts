@@ -65,7 +65,7 @@ function outputOf({ output }: Values): string {
   return output
 }
 
-type Limits = Required<Omit<WasmSandboxOptions, 'runner'>>
+type Limits = Required<Omit<WasmSandboxOptions, 'runner' | 'cacheDirectory'>>
 
 /** Limits from the flags, then from the configuration, then defaults. */
 function limitsOf({ sandbox = {} }: Config, values: Values): Limits {
@@ -103,7 +103,7 @@ async function run(
   // Recorded before it runs, like every action.
   const who = identity.agentId === undefined ? {} : { agent_id: identity.agentId }
   await trail.append({ event: 'SkillRun', ...who, exec_id: identity.execId, skill, state: 'started', grants })
-  const sandbox = new WasmSandbox(limits)
+  const sandbox = new WasmSandbox({ ...limits, cacheDirectory: join(ringfence.stateDir, 'wasm') })
   try {
     const result = await sandbox.run(bytes, input, {
       grants,

@@ -241,13 +241,22 @@ export const askAtClient: AskAboutTool = async ({ what, why, particulars, server
 /** What the server's approvals need to know about a caller. */
 export type ServerCaller = McpGatewayCaller & { readonly keyId: string }
 
-/** Asks the operator of a server; a key with the scope `admin` may also answer at its own client. */
+/**
+ * Asks the operator of a server. A key with the scope `admin` may also answer at its own client. SECURITY: unless the client
+ * holds something less than that key, like the token of a gateway that programs in a sandbox can read.
+ */
 export const askOnServer =
-  (gateway: McpGateway, approvals: Approvals, caller: () => ServerCaller): AskAboutTool =>
+  (
+    gateway: McpGateway,
+    approvals: Approvals,
+    caller: () => ServerCaller,
+    client: 'holds the key' | 'holds a token' = 'holds the key',
+  ): AskAboutTool =>
   async (question, call) => {
     const { keyId, tenant, operator, agentId } = caller()
-    if (operator && call.approved === 'client') return { by: keyId }
-    if (operator && call.canAsk && isShownWhole(question.particulars)) return askAtClient(question, call)
+    const answers = operator && client === 'holds the key'
+    if (answers && call.approved === 'client') return { by: keyId }
+    if (answers && call.canAsk && isShownWhole(question.particulars)) return askAtClient(question, call)
     const { what, particulars, server, decision } = question
     const told = particulars.map(([name, shown]) => `${name}: ${shown}`)
     if (told.join('').length > MAX_STORED)
@@ -293,7 +302,8 @@ export function e2bGateway(
         keyId: `sandbox ${sandboxId}`,
         tenant: principal.tenant,
         open: none,
-        gateway: () => gatewayTools(gateway, caller, askOnServer(gateway, approvals(), caller), names),
+        gateway: () =>
+          gatewayTools(gateway, caller, askOnServer(gateway, approvals(), caller, 'holds a token'), names),
       })
     },
   }

@@ -219,7 +219,13 @@ export const configShape = object({
       /** SOCKS5 proxies that a sandbox may name as its way out; the password is in a variable of the server. */
       upstream: optional(
         list(
-          object({ address: text(), username: optional(text({ max: 255 })), password_env: optional(text()) }),
+          object({
+            address: text(),
+            username: optional(text({ max: 255 })),
+            password_env: optional(text()),
+            /** The tenants whose sandboxes may use it; absent: only keys with the scope `admin`. */
+            tenants: optional(list(text())),
+          }),
         ),
       ),
     }),

@@ -10,7 +10,8 @@ export type Action = (typeof ACTIONS)[number]
 /** The strictest of the given actions; `allow` when there are none. */
 export function strictest(actions: Iterable<Action>): Action {
   let worst: Action = 'allow'
-  for (const action of actions) if (ACTIONS.indexOf(action) < ACTIONS.indexOf(worst)) worst = action
+  for (const action of actions)
+    if (action !== worst && ACTIONS.indexOf(action) < ACTIONS.indexOf(worst)) worst = action
   return worst
 }
 

@@ -192,6 +192,39 @@ X`,
       succeeded: (_, __, workspace) => megabytesIn(workspace) > 150,
     },
     {
+      // Connects to a full listener, while another process makes the socket blocking: the agent must not wait there.
+      name: 'write while the agent waits in a connection',
+      limits: { diskMb: 20 },
+      script: () => `python3 - <<'X'
+import fcntl,mmap,os,signal,socket,struct,time
+files=[os.open(f'big{i}',os.O_WRONLY|os.O_CREAT) for i in range(20)]
+l=socket.socket(socket.AF_UNIX); l.bind('full'); l.listen(0)
+held=[socket.socket(socket.AF_UNIX) for _ in range(4)]
+for c in held:
+  c.setblocking(False); c.connect_ex('full')
+s=held[-1]; s.setsockopt(socket.SOL_SOCKET,socket.SO_SNDTIMEO,struct.pack('ll',9,0))
+beat=mmap.mmap(-1,8); children=[]
+def child(work):
+  pid=os.fork()
+  if pid: return children.append(pid)
+  while True: work()
+def toggle():
+  fcntl.fcntl(s,fcntl.F_SETFL,os.O_NONBLOCK); fcntl.fcntl(s,fcntl.F_SETFL,0)
+def ping():
+  try: os.rmdir('nothing')
+  except OSError: pass
+  beat[0]=(beat[0]+1)%256; time.sleep(0.001)
+child(toggle); child(ping)
+for _ in range(40):
+  child(lambda: s.connect_ex('full')); before=beat[0]; time.sleep(0.04)
+  if beat[0]==before: break
+for f in files:
+  for _ in range(19): os.write(f,b'x'*1048576); time.sleep(0.0005)
+for pid in children: os.kill(pid,signal.SIGKILL)
+X`,
+      succeeded: (_, __, workspace) => megabytesIn(workspace) > 200,
+    },
+    {
       name: 'fill the private /tmp',
       limits: { diskMb: 20 },
       script: () => 'd=$(mktemp -d); head -c 60M /dev/zero > $d/fill; stat -c %s $d/fill; rm -rf $d',

@@ -71,6 +71,21 @@ const MOVES: readonly Attack[] = [
     script: () => python('import socket', 'socket.socket(socket.AF_UNIX).bind(".envrc")'),
     succeeded: (_, __, workspace) => exists(join(workspace, '.envrc')),
   },
+  {
+    // Whoever makes the call has other descriptors under these numbers.
+    name: 'create a protected name as a socket, by a descriptor of whoever binds it',
+    script: () =>
+      python(
+        'import os,shutil,socket,tempfile',
+        'other=tempfile.mkdtemp(); d=os.open(other,os.O_RDONLY)',
+        'def bind(path):',
+        '  try: socket.socket(socket.AF_UNIX).bind(path)',
+        '  except OSError: pass',
+        'for n in range(d+1,40): os.dup2(d,n); bind(f"/proc/self/fd/{n}/.envrc"); os.close(n)',
+        'bind("/proc/self/cwd/.envrc"); shutil.rmtree(other)',
+      ),
+    succeeded: (_, __, workspace) => exists(join(workspace, '.envrc')),
+  },
 ]
 
 const REPOSITORIES: readonly Attack[] = [

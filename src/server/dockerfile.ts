@@ -1,4 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
+import { shellWord } from '../model/shell-quote.ts'
 
 /** Reads a Dockerfile as the steps of a template build. What has no meaning here is refused by name, never left out silently. */
 
@@ -44,10 +45,7 @@ function jsonForm(text: string): readonly string[] | undefined {
   }
 }
 
-const quoted = (word: string): string =>
-  /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`
-
-const commandOf = (text: string): string => jsonForm(text)?.map(quoted).join(' ') ?? text
+const commandOf = (text: string): string => jsonForm(text)?.map(shellWord).join(' ') ?? text
 
 /** Words as the shell separates them, with quotes removed. */
 function wordsOf(text: string): readonly string[] {

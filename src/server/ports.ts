@@ -7,20 +7,10 @@ import {
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
-import { HOP_BY_HOP, passedHeaders } from './port-headers.ts'
+import { isPortHost } from './e2b/ids.ts'
+import { innerRequestHeaders, passedHeaders } from './port-headers.ts'
 
 /** What a program in the sandbox serves, for callers outside. */
-
-/** SECURITY: our keys and a console's cookies are not the sandbox's to see, nor are ours its to set. */
-const OURS = [
-  'authorization',
-  'x-api-key',
-  'x-access-token',
-  'e2b-traffic-access-token',
-  'cookie',
-  'x-ringfence-console',
-  'sec-websocket-protocol',
-]
 
 /** Parses a port number. */
 export function portOf(text: string | undefined): number {
@@ -40,9 +30,9 @@ export function innerHeaders(
   port: number,
   host = `localhost:${port}`,
 ): OutgoingHttpHeaders {
-  const kept = Object.entries(headers).filter(([name]) => ![...HOP_BY_HOP, ...OURS, 'host'].includes(name))
+  const { host: _, ...kept } = innerRequestHeaders(headers)
   // In the usual spelling, for programs that show or compare it.
-  return { ...Object.fromEntries(kept), Host: host }
+  return { ...kept, Host: host }
 }
 
 /**
@@ -92,12 +82,20 @@ function exchange(
   })
 }
 
+/**
+ * SECURITY: a page from a sandbox is a stranger here: below `…/ports/{port}/` it gets an origin that nothing shares, so that it
+ * cannot act as our console. A port's own name is an origin of its own already, and pages with modules, storage or workers need it.
+ */
+const pagePolicy = (host: string | undefined): string =>
+  `sandbox allow-scripts allow-forms allow-popups${
+    isPortHost(host ?? '') ? ' allow-same-origin allow-modals allow-downloads' : ''
+  }`
+
 /** A program's answer as ours: without what would act on our origin, and in an origin of its own. */
 export function toResponse(answer: IncomingMessage, inside: Duplex, host: string | undefined): Response {
   const headers = new Headers()
   for (const [name, value] of passedHeaders(answer, host)) headers.append(name, value)
-  // SECURITY: a page from a sandbox is a stranger here: it gets an origin of its own and cannot act as our console.
-  headers.set('content-security-policy', 'sandbox allow-scripts allow-forms allow-popups')
+  headers.set('content-security-policy', pagePolicy(host))
   const status = answer.statusCode ?? 502
   if (status === 204 || status === 304) {
     inside.destroy()

@@ -12,9 +12,10 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join, resolve } from 'node:path'
 import { SandboxError } from '../model/errors.ts'
 import { type Manifest, parseManifest } from './manifest.ts'
+import { starterOf } from './starter.ts'
 
 /** One file of a skill, by its path inside the skill. */
 type SkillFile = { readonly path: string; readonly bytes: Uint8Array }
@@ -40,6 +41,21 @@ const SKIPPED = ['.git']
 
 const broken = (message: string, hint = 'see docs/skills.md'): SandboxError =>
   new SandboxError('invalid-input', message, { hint })
+
+/** Writes the files of a new skill into a directory that is empty or does not exist yet; returns their names. */
+export function createSkill(
+  dir: string,
+  language: string,
+): { readonly files: readonly string[]; readonly build: string | undefined } {
+  const name = basename(resolve(dir))
+  if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(name) || name.length > 64)
+    throw broken(`\`${name}\` cannot be the name of a skill`, 'letters, digits, dots and hyphens, at most 64')
+  const { files, build } = starterOf(name, language)
+  mkdirSync(dir, { recursive: true })
+  if (readdirSync(dir).length > 0) throw broken(`\`${dir}\` is not empty`, 'name a new directory')
+  for (const [file, text] of Object.entries(files)) writeFileSync(join(dir, file), text, { flag: 'wx' })
+  return { files: Object.keys(files), build }
+}
 
 /** Reads a skill's directory once. */
 export async function readSkill(dir: string): Promise<SkillPackage> {

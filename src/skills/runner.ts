@@ -232,7 +232,8 @@ export class SkillRunner implements AsyncDisposable {
   async #runWasm(run: Run): Promise<Ended> {
     const { skill, input, grants, options } = run
     const { config, stateDir, cwd } = this.#parts
-    this.#wasm ??= new WasmSandbox({ ...wasmLimits(config), ...this.#parts.wasm })
+    const cacheDirectory = join(stateDir, 'wasm')
+    this.#wasm ??= new WasmSandbox({ ...wasmLimits(config), cacheDirectory, ...this.#parts.wasm })
     const allowPrivate = config.network?.allow_private ?? []
     const result = await this.#wasm.run(skill.entry.bytes, input, {
       caller: options.agentId ?? '',
@@ -302,7 +303,9 @@ export class SkillRunner implements AsyncDisposable {
 }
 
 /** The limits of `[sandbox]`. */
-export function wasmLimits({ sandbox = {} }: Config): Required<Omit<WasmSandboxOptions, 'runner'>> {
+export function wasmLimits({
+  sandbox = {},
+}: Config): Required<Omit<WasmSandboxOptions, 'runner' | 'cacheDirectory'>> {
   return {
     fuel: sandbox.wasm_fuel_limit ?? 10_000_000,
     epochDeadline: sandbox.wasm_epoch_deadline ?? 10,

@@ -1,5 +1,6 @@
 import { SandboxError } from '../model/errors.ts'
-import { exportedFunction, type FunctionType, type ImportShape, type ModuleShape } from './meter/decode.ts'
+import { exportedFunction, type ImportShape, type ModuleShape } from './meter/decode.ts'
+import { type FunctionType, functionTypeAt } from './meter/types.ts'
 import { EXTISM, systemImport } from './system-imports.ts'
 import type { GuestEntry } from './worker/guest-protocol.ts'
 
@@ -107,7 +108,7 @@ function checkImport(shape: ModuleShape, { module, name, kind, type }: ImportSha
   const shown = `\`${module}.${name}\``
   if (kind !== 'function')
     throw problem(`the module imports the ${kind} ${shown}; only functions can be imported`)
-  const given = shape.types[type]
+  const given = functionTypeAt(shape.types, type)
   const system = systemImport(module, name, given)
   if (system === 'fits') return
   if (system === 'other-type') throw problem(`the module imports ${shown} with another type`)

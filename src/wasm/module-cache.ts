@@ -1,12 +1,19 @@
 import { createHash } from 'node:crypto'
 import { SandboxError } from '../model/errors.ts'
 import { abiOf, type GuestAbi } from './abi.ts'
-import type { WasmModule } from './engine.ts'
+import { type WasmModule, wasmEngine } from './engine.ts'
+import { decodeModule, type ModuleShape } from './meter/decode.ts'
 import { loadMetered, MAX_MODULE_BYTES, METER_VERSION } from './meter/meter.ts'
+
+import { ModuleFiles } from './module-files.ts'
 
 /** A module that has been validated, metered and compiled. */
 export type LoadedModule = { readonly hash: string; readonly module: WasmModule; readonly abi: GuestAbi }
 
+type Compiled = { readonly module: WasmModule; readonly shape: ModuleShape }
+
+/** Smaller metered modules take less time than a file. */
+const WORTH_KEEPING = 64 * 1024
 const MAX_ENTRIES = 128
 const MAX_BYTES = 128 * 1024 * 1024
 
@@ -15,12 +22,15 @@ type Entry = { readonly loaded: Promise<LoadedModule>; readonly bytes: number }
 /** LRU cache of loaded modules, keyed by the hash of their content. */
 export class ModuleCache {
   readonly #memoryMb: number
+  readonly #files: ModuleFiles | undefined
   readonly #entries = new Map<string, Entry>()
   readonly #made = new WeakSet<LoadedModule>()
   #bytes = 0
 
-  constructor(memoryMb: number) {
+  /** With a directory, metered modules are also kept there for the next process. */
+  constructor(memoryMb: number, directory?: string) {
     this.#memoryMb = memoryMb
+    this.#files = directory === undefined ? undefined : new ModuleFiles(directory)
   }
 
   /** SECURITY: rejects forged objects, and modules compiled with another sandbox's limits. */
@@ -55,10 +65,28 @@ export class ModuleCache {
   }
 
   async #make(hash: string, bytes: Uint8Array): Promise<LoadedModule> {
-    const { shape, module } = await loadMetered(bytes, { memoryMb: this.#memoryMb })
+    const { shape, module } = (await this.#stored(hash, bytes)) ?? (await this.#metered(hash, bytes))
     const loaded: LoadedModule = Object.freeze({ hash, abi: abiOf(shape), module })
     this.#made.add(loaded)
     return loaded
+  }
+
+  async #metered(hash: string, original: Uint8Array): Promise<Compiled> {
+    const { bytes, shape, module } = await loadMetered(original, { memoryMb: this.#memoryMb })
+    if (bytes.length >= WORTH_KEEPING) this.#files?.write(hash, bytes)
+    return { shape, module }
+  }
+
+  /** A module that an earlier process metered. One that this engine does not compile is metered again, which says why. */
+  async #stored(hash: string, original: Uint8Array): Promise<Compiled | undefined> {
+    if (original.length < WORTH_KEEPING / 4) return undefined
+    const bytes = this.#files?.read(hash)
+    if (bytes === undefined) return undefined
+    try {
+      return { module: await wasmEngine().compile(bytes), shape: decodeModule(original) }
+    } catch {
+      return undefined
+    }
   }
 
   #drop(hash: string): void {

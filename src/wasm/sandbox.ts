@@ -28,6 +28,8 @@ export type WasmSandboxOptions = {
   readonly stack?: number
   /** A pool shared by several sandboxes; by default each sandbox has its own. */
   readonly runner?: WasmRunner
+  /** A private directory that keeps metered modules for the next process. */
+  readonly cacheDirectory?: string
 }
 
 /** Options of one run. */
@@ -75,7 +77,7 @@ export class WasmSandbox {
     this.#fuel = whole(fuel, 'fuel', FUEL_CEILING)
     this.#wallMs = Math.max(1, whole(epochDeadline, 'epochDeadline', 10_000_000)) * EPOCH_TICK_MS
     this.#frames = whole(stack, 'stack', MAX_FRAMES)
-    this.#modules = new ModuleCache(Math.max(1, whole(memoryMb, 'memoryMb', 4096)))
+    this.#modules = new ModuleCache(Math.max(1, whole(memoryMb, 'memoryMb', 4096)), options.cacheDirectory)
     this.#runner = options.runner ?? new WasmRunner()
   }
 

@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process'
 import {
   existsSync,
   lstatSync,
@@ -93,6 +94,34 @@ describe('install', () => {
     const command = hookCommand('claude-code', [], { kind: 'name' })
     expect(started(command, { PATH: `${dir}:/usr/bin:/bin` })).toMatchObject({ status: 2, stdout: '' })
   })
+
+  test.each(['codex'] as const)(
+    '%s: a launcher whose child hangs, or that leaves before its child, blocks',
+    (agent) => {
+      const child = join(base, 'child.cjs')
+      const pids = join(base, `child-pids-${agent}`)
+      writeFileSync(
+        child,
+        `require('fs').appendFileSync(${JSON.stringify(pids)}, process.pid + ' '); setTimeout(() => {}, 25_000)`,
+      )
+      const waits = join(base, 'waits.sh')
+      writeFileSync(waits, `'${process.execPath}' '${child}'; exit 0`)
+      const leaves = join(base, 'leaves.sh')
+      writeFileSync(leaves, `'${process.execPath}' '${child}' & exit 0`)
+      for (const script of [waits, leaves]) {
+        const written = hookCommand(agent, [], { kind: 'absolute', node: '/bin/sh', script })
+        // Like the agents, it waits until nobody has the output open any more.
+        const done = spawnSync('/bin/sh', ['-c', written.replace('sleep 30', 'sleep 1')], {
+          input: '{}',
+          encoding: 'utf8',
+          timeout: 20_000,
+        })
+        expect([done.status, done.stdout]).toEqual([2, ''])
+        expect(done.stderr).toContain('this call is blocked')
+      }
+      for (const pid of readFileSync(pids, 'utf8').trim().split(' ')) process.kill(Number(pid), 'SIGKILL')
+    },
+  )
 
   test.each(AGENTS)(
     '%s: a program that hangs is ended and blocks; one that answers leaves nothing',

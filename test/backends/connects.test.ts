@@ -1,4 +1,5 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { accessSync, constants, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, it } from 'vitest'
@@ -50,4 +51,33 @@ it.each<[string, Spec]>([
     { guarantee: mode, details: 'connect [2001:db8::1]:443' },
     { guarantee: mode, details: 'connect 8.8.8.8:53' },
   ])
+})
+
+const canWritePrograms = ((): boolean => {
+  try {
+    accessSync('/usr/local', constants.W_OK)
+    return true
+  } catch {
+    return false
+  }
+})()
+
+it.runIf(canWritePrograms).each<[string, boolean]>([
+  ['with a workspace of the host', true],
+  ['with nothing of the host but its programs', false],
+])('a socket of the host beside its programs is refused, %s', async (_, hasWorkspace) => {
+  const beside = mkdtempSync('/usr/local/rf-socket-')
+  const server = createServer((socket) => socket.end('reached')).listen(join(beside, 's'))
+  const workspace = mkdtempSync(join(place, 'programs-'))
+  const env = { PATH: process.env.PATH, HOME: join(place, 'home'), RINGFENCE_HOME: join(place, 'state') }
+  try {
+    await using sandbox = await Sandbox.create(hasWorkspace ? { workspace } : {}, { env, cwd: workspace })
+    const line = `import socket; s=socket.socket(socket.AF_UNIX); s.connect("${beside}/s"); print(s.recv(9))`
+    const done = await sandbox.exec(['python3', '-c', line], { approve: () => true })
+    expect(done.stdout).toBe('')
+    expect(done.violations).toEqual([{ guarantee: 'ipc.private', details: `connect ${beside}/s` }])
+  } finally {
+    server.close()
+    rmSync(beside, { recursive: true, force: true })
+  }
 })

@@ -193,3 +193,15 @@ test('a volume is on one node: sandboxes that mount it go there, and any node re
   }
   expect((await ask(1, 'DELETE', '/v1/volumes/shared')).status).toBeLessThan(300)
 })
+
+test.each([
+  ['a letter of the path', (id: string) => `/v1/%73andboxes/${id}`],
+  ['a letter of the id', (id: string) => `/v1/sandboxes/${id.replace('s', '%73')}`],
+])('a request with %s in another spelling goes to the node of its sandbox too', async (_, pathOf) => {
+  const id = await ofFirst()
+  const run = await ask(1, 'POST', `${pathOf(id)}/exec`, { body: { command: 'echo far' } })
+  expect(run.json, run.text).toMatchObject({ stdout: 'far\n' })
+  const ended = await ask(1, 'DELETE', pathOf(id))
+  expect(ended.json.state, ended.text).toBe('destroyed')
+  expect(fleet.nodes[0]?.server.parts.supervisor.has(id)).toBe(false)
+})

@@ -81,6 +81,39 @@ test('the sandbox has the selected servers, behind its token', async () => {
   await Promise.all([sandbox.kill(), other.kill()])
 }, 60_000)
 
+test('whoever holds the token of a gateway approves nothing, even in a sandbox of an admin', async () => {
+  const { Client, StreamableHTTPClientTransport } = await sdk<Loose>('@modelcontextprotocol/client')
+  const { approvals, keys } = here.server.server.parts
+  const { secret } = await keys.create({ scopes: ['admin'] })
+  const admin = (await keys.principalOf(secret)) as Loose
+  const sandbox = await e2b.Sandbox.create({ ...here.options, apiKey: secret, mcp: { third: {} } })
+  const headers = {
+    authorization: `Bearer ${await sandbox.getMcpToken()}`,
+    'e2b-sandbox-id': sandbox.sandboxId,
+    'e2b-sandbox-port': '50005',
+  }
+  const mcp = new Client({ name: 't', version: '1' }, { capabilities: { elicitation: { form: {} } } })
+  let asked = 0
+  mcp.setRequestHandler('elicitation/create', () => {
+    asked++
+    return { action: 'accept', content: {} }
+  })
+  await mcp.connect(
+    new StreamableHTTPClientTransport(new URL(`${here.options.apiUrl}/mcp`), { requestInit: { headers } }),
+  )
+  const said = call(mcp, 'third__get-env')
+  let row: Loose
+  while (!row && asked === 0) {
+    row = (await approvals.list(admin, 'pending', 1))[0]
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+  expect(asked).toBe(0)
+  await approvals.answer(admin, row.id, { approve: false, reason: 'no' })
+  expect(await said).toMatch(/rejected: no/)
+  await mcp.close()
+  await sandbox.kill()
+}, 60_000)
+
 test.each([
   ['a server that does not exist', { nothing: {} }, /no MCP server `nothing`/],
   ["another tenant's server", { other: {} }, /no MCP server `other`/],

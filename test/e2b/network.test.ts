@@ -40,7 +40,7 @@ describe('an egress proxy of the operator', () => {
     })
     const { port } = await outer.listen({ host: '127.0.0.1', port: 0 })
     const address = `127.0.0.1:${port}`
-    const upstream = `[[network.upstream]]\naddress = "${address}"\n`
+    const upstream = `[[network.upstream]]\naddress = "${address}"\ntenants = ["default"]\n`
     const place = await world(`[e2b]\ninternet = "open"\n${upstream}`)
     try {
       const network = { egressProxy: { address } }
@@ -50,6 +50,10 @@ describe('an egress proxy of the operator', () => {
       expect(await ask(one, '127.0.0.1')).toMatch(/loopback|private/)
       await expect(one.updateNetwork({ egressProxy: { address: 'x.example:1' } })).rejects.toThrow(
         /cannot be changed/,
+      )
+      const apiKey = await place.key('blue', ['create', 'exec', 'read'])
+      await expect(e2b.Sandbox.create({ ...place.options, apiKey, network })).rejects.toThrow(
+        /tenant `blue` may not use the proxy/,
       )
       const two = await e2b.Sandbox.create(place.options)
       await ask(two, '192.0.2.8')

@@ -1,6 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
@@ -38,6 +39,21 @@ rm -rf /usr/share/doc; ls /usr/share/doc 2>/dev/null | wc -l`
     expect(await sh(sandbox, script, 'root')).toContain('0\n')
     expect(state()).toEqual(before)
     expect(readdirSync('/usr/share/doc').length).toBeGreaterThan(10)
+  })
+
+  test('is not reached through a socket beside its programs', async () => {
+    const beside = mkdtempSync('/usr/local/rf-socket-')
+    const server = createServer((socket) => socket.end('reached')).listen(join(beside, 's'))
+    try {
+      await using sandbox = await host.open()
+      const line = `import socket; s=socket.socket(socket.AF_UNIX); s.connect("${beside}/s"); print(s.recv(9))`
+      const said = await sh(sandbox, `test -S ${beside}/s && echo there; python3 -c '${line}' 2>&1`, 'root')
+      expect(said).toContain('there')
+      expect(said).not.toContain('reached')
+    } finally {
+      server.close()
+      rmSync(beside, { recursive: true, force: true })
+    }
   })
 
   test('gets no device and no root-owned or setuid file of root’s', async () => {

@@ -119,6 +119,19 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     const reader = new StoreTrailReader(at.home, store)
     expect(await reader.verify()).toMatchObject({ ok: true })
     await dropTriggers(store)
+    for (const [sandbox, tenant] of [
+      ['sb_a', 'acme'],
+      ['sb_f', 'beta'],
+    ]) {
+      await store.write((tx) =>
+        tx.run('UPDATE trail SET tenant = NULL WHERE sandbox_id = ?', [sandbox ?? '']),
+      )
+      expect(await reader.verify(), `${sandbox} is hidden from its tenant`).toMatchObject({ ok: false })
+      await store.write((tx) =>
+        tx.run('UPDATE trail SET tenant = ? WHERE sandbox_id = ?', [tenant ?? '', sandbox ?? '']),
+      )
+      expect(await reader.verify()).toMatchObject({ ok: true })
+    }
     await store.write((tx) => tx.run(`UPDATE trail SET tenant = 'acme' WHERE seq = 1`))
     expect(await reader.verify()).toMatchObject({ ok: false, seq: 1 })
     await store.close()

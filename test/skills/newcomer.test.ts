@@ -1,9 +1,10 @@
 import { execFile } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, it } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
+import { hasClang } from './compile-c.ts'
 
 /** What the documentation of skills says, done by hand on a fresh account. */
 
@@ -13,11 +14,12 @@ afterAll(() => rmSync(place, { recursive: true, force: true }))
 const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
 const guide = readFileSync(join(packageRoot(), 'docs', 'skills.md'), 'utf8')
 
+const ENV = { PATH: process.env.PATH, HOME: join(place, 'home'), RINGFENCE_HOME: join(place, 'state') }
+
 type Done = { readonly code: number; readonly stdout: string; readonly stderr: string }
 function ringfence(cwd: string, args: readonly string[]): Promise<Done> {
-  const env = { PATH: process.env.PATH, HOME: join(place, 'home'), RINGFENCE_HOME: join(place, 'state') }
   return new Promise((resolve) =>
-    execFile(process.execPath, [program, ...args], { cwd, env }, (error, stdout, stderr) =>
+    execFile(process.execPath, [program, ...args], { cwd, env: ENV }, (error, stdout, stderr) =>
       resolve({ code: typeof error?.code === 'number' ? error.code : 0, stdout, stderr }),
     ),
   )
@@ -93,4 +95,38 @@ it('inspect does not call a declared variable undeclared', { timeout: 60_000 }, 
   expect(JSON.parse(stdout)).toMatchObject({ undeclared: ['OTHER'], asks: { env: ['CITY'] } })
   const shown = await ringfence(place, ['skill', 'inspect', dir])
   expect(shown.stdout).toMatch(/set only with --grant 'EnvRead\(CITY\)'/)
+})
+
+describe('skill init', { timeout: 120_000 }, () => {
+  it.each(['python', 'node', ...(hasClang ? ['c'] : [])])(
+    'a skill in %s runs with the printed commands',
+    async (lang) => {
+      const made = await ringfence(place, ['skill', 'init', `my-${lang}`, '--lang', lang, '--json'])
+      const { next } = JSON.parse(made.stdout) as { readonly next: readonly string[] }
+      for (const line of next) {
+        const shell = line.replace(/^ringfence/, `"${process.execPath}" "${program}"`)
+        const done = await new Promise<Done>((resolve) =>
+          execFile('/bin/sh', ['-c', shell], { cwd: place, env: ENV }, (error, stdout, stderr) =>
+            resolve({ code: typeof error?.code === 'number' ? error.code : 0, stdout, stderr }),
+          ),
+        )
+        expect(done, line).toMatchObject({ code: 0 })
+        if (line.includes('skill run')) expect(done.stdout).toBe('{"words":3}\n')
+      }
+    },
+  )
+
+  it('writes nothing into a directory with files, and names the languages', async () => {
+    mkdirSync(join(place, 'taken'))
+    writeFileSync(join(place, 'taken', 'notes.txt'), 'mine')
+    expect(await ringfence(place, ['skill', 'init', 'taken', '--lang', 'c'])).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('`taken` is not empty'),
+    })
+    expect(readdirSync(join(place, 'taken'))).toEqual(['notes.txt'])
+    expect(await ringfence(place, ['skill', 'init', 'new', '--lang', 'cobol'])).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('one of c, rust, assemblyscript, python, node'),
+    })
+  })
 })

@@ -95,7 +95,7 @@ void kill_orphans(bool (*is_known)(pid_t pid)) {
     scan_processes();
     size_t found = 0;
     for (size_t i = 0; i < process_count; i++)
-      if (snapshot[i].parent == 1 && !is_known(snapshot[i].pid) && !caller_of_worker(snapshot[i].pid))
+      if (snapshot[i].parent == 1 && !is_known(snapshot[i].pid) && !is_running_worker(snapshot[i].pid))
         found += snapshot[i].marked = true;
     if (!found) return;
     mark_descendants();

@@ -9,6 +9,7 @@
 #include "session/subreaper.h"
 #include "session/sudo.h"
 #include "session/users.h"
+#include "supervise/supervise.h"
 
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -54,12 +55,12 @@ static void start_command(uint32_t id, char *payload, size_t length) {
 
 /*
  * SECURITY: /init of the machine gets only what the host sent, and it changes nothing that commands could not see
- * anyway.
+ * anyway. Without fields the answer says only that every earlier frame was handled; a container cannot do more.
  */
 static void renew_identity(const char *payload, size_t length) {
   char done;
-  if (machine_helper < 0 || send(machine_helper, payload, length, MSG_NOSIGNAL) < 0 ||
-      recv(machine_helper, &done, 1, 0) != 1)
+  if (length && (machine_helper < 0 || send(machine_helper, payload, length, MSG_NOSIGNAL) < 0 ||
+                 recv(machine_helper, &done, 1, 0) != 1))
     _exit(EXIT_SETUP_FAILED);
   send_frame(FRAME_RENEWED, 0, "", 0);
 }
@@ -90,7 +91,7 @@ static void reap(struct watch *watch, uint32_t events) {
   int status;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     bool known = commands_subreaper_exited(pid, status);
-    if (!known) prefork_exited(pid);
+    if (!known) prefork_exited(pid), worker_exited(pid);
     if (known && WIFSIGNALED(status)) orphans = true;
   }
   if (orphans) kill_orphans(commands_is_subreaper);

@@ -66,13 +66,16 @@ int resolve_argument(const struct supervised_call *call, struct resolved_path *r
   return error ? error : resolve(resolved, call->caller, dirfd, path, last);
 }
 
-int reply_with_fd(const struct supervised_call *call, int fd, int flags) {
+int send_fd(const struct supervised_call *call, int fd, int flags) {
   struct seccomp_notif_addfd add = {.id = call->id,
                                     .flags = SECCOMP_ADDFD_FLAG_SEND,
                                     .srcfd = (unsigned)fd,
                                     .newfd_flags = (unsigned)(flags & O_CLOEXEC)};
-  int result = ioctl(call->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &add);
-  int error = result < 0 ? -errno : 0;
+  return ioctl(call->listener, SECCOMP_IOCTL_NOTIF_ADDFD, &add) < 0 ? -errno : 0;
+}
+
+int reply_with_fd(const struct supervised_call *call, int fd, int flags) {
+  int error = send_fd(call, fd, flags);
   close(fd);
   return error;
 }
@@ -100,6 +103,13 @@ int duplicate_caller_fd(const struct supervised_call *call, int fd) {
   close(pidfd);
   if (copy < 0) return -error;
   if (is_same_file(copy, call->caller, fd)) return copy;
-  close(copy);
+  close_caller_fd(copy);
   return -EBADF;
+}
+
+/* SECURITY: if the caller has closed its own descriptor meanwhile, ours is the last, and SO_LINGER makes close wait. */
+void close_caller_fd(int fd) {
+  begin_bounded_calls();
+  close(fd);
+  end_bounded_calls();
 }

@@ -82,7 +82,10 @@ static int connect_socket(const struct supervised_call *call, int socket, const 
   int flags = fcntl(socket, F_GETFL);
   if (flags < 0) return -errno;
   if (!(flags & O_NONBLOCK) || has_root_user) return connect_in_child(call, socket, to, length);
-  return connect(socket, to, length) ? -errno : 0;
+  begin_bounded_calls();
+  int result = connect(socket, to, length) ? -errno : 0;
+  end_bounded_calls();
+  return result;
 }
 
 /* Connects to exactly the socket that was checked, whatever its name means by now. */
@@ -111,6 +114,6 @@ int emulate_connect(const struct supervised_call *call, int fd, uint64_t address
   if (result) return result;
   if (network_guarantee) result = check_address(&to.address);
   if (!result) result = to.path[0] ? connect_path(call, &to) : connect_socket(call, to.socket, &to.address, to.length);
-  close(to.socket);
+  close_caller_fd(to.socket);
   return result;
 }

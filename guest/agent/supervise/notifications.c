@@ -91,22 +91,42 @@ void supervision_handle(int listener) {
   ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
 }
 
-/* Blocking workers; the oldest entry is overwritten first, because that worker has exited by then. */
+/* Blocking workers; the oldest entry is overwritten first. If that worker still runs, it counts as an orphan from then on. */
 enum { MAX_WORKERS = 256 };
-static struct { pid_t pid, caller; } workers[MAX_WORKERS];
+static struct {
+  pid_t pid, caller;
+  bool running;
+} workers[MAX_WORKERS];
 static size_t worker_count;
 
 pid_t fork_blocking_worker(pid_t caller) {
   pid_t pid = fork();
   if (pid <= 0) return pid;
-  workers[worker_count % MAX_WORKERS].pid = pid;
-  workers[worker_count++ % MAX_WORKERS].caller = caller;
+  size_t slot = worker_count++ % MAX_WORKERS;
+  workers[slot].pid = pid;
+  workers[slot].caller = caller;
+  workers[slot].running = true;
   return pid;
 }
 
-pid_t caller_of_worker(pid_t pid) {
-  /* The latest first: process ids are used again. */
+/* The latest first: process ids are used again. */
+static int worker_slot(pid_t pid) {
   for (size_t i = worker_count; i > 0 && i + MAX_WORKERS > worker_count; i--)
-    if (workers[(i - 1) % MAX_WORKERS].pid == pid) return workers[(i - 1) % MAX_WORKERS].caller;
-  return 0;
+    if (workers[(i - 1) % MAX_WORKERS].pid == pid) return (int)((i - 1) % MAX_WORKERS);
+  return -1;
+}
+
+pid_t caller_of_worker(pid_t pid) {
+  int slot = worker_slot(pid);
+  return slot < 0 ? 0 : workers[slot].caller;
+}
+
+bool is_running_worker(pid_t pid) {
+  int slot = worker_slot(pid);
+  return slot >= 0 && workers[slot].running;
+}
+
+void worker_exited(pid_t pid) {
+  int slot = worker_slot(pid);
+  if (slot >= 0) workers[slot].running = false;
 }

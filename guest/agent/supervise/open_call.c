@@ -49,7 +49,10 @@ static int open_object(const struct supervised_call *call, struct resolved_path 
   char link[32];
   if (S_ISSOCK(resolved->stat.st_mode)) {
     int fd = duplicate_standard_socket(call, resolved);
-    return fd < 0 ? fd : reply_with_open_file(call, fd, flags | O_NONBLOCK, false);
+    if (fd < 0) return fd;
+    int error = send_fd(call, fd, flags);
+    close_caller_fd(fd);
+    return error ? error : REPLIED;
   }
   bool unnamed = (flags & O_TMPFILE) == O_TMPFILE;
   snprintf(link, sizeof link, "self/fd/%d", resolved->fd);

@@ -180,12 +180,17 @@ static void resolve_parent_at_once(struct walk *walk) {
 }
 
 int resolve(struct resolved_path *resolved, pid_t caller, int dirfd, const char *path, enum last_component last) {
-  struct walk walk = {.caller = caller, .mode = last};
   *resolved = (struct resolved_path){.parent = -1, .fd = -1};
   if (!path[0]) return -ENOENT;
-  if (snprintf(walk.rest, sizeof walk.rest, "%s", path) >= PATH_MAX) return -ENAMETOOLONG;
-  walk.at = open_base(caller, dirfd, path);
-  if (walk.at < 0) return errno == EACCES ? -EACCES : -EBADF;
+  int base = open_base(caller, dirfd, path);
+  if (base < 0) return errno == EACCES ? -EACCES : -EBADF;
+  return resolve_from(resolved, caller, base, path, last);
+}
+
+int resolve_from(struct resolved_path *resolved, pid_t caller, int base, const char *path, enum last_component last) {
+  struct walk walk = {.caller = caller, .mode = last, .at = base};
+  *resolved = (struct resolved_path){.parent = -1, .fd = -1};
+  if (snprintf(walk.rest, sizeof walk.rest, "%s", path) >= PATH_MAX) return close(base), -ENAMETOOLONG;
   resolve_parent_at_once(&walk);
   int result;
   while ((result = step(&walk, resolved)) == 0) continue;

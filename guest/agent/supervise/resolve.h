@@ -29,6 +29,8 @@ extern int proc_fd;
 
 /* Resolves a path for `caller`, the thread whose root, directory and /proc/self the path means. Returns 0 or -errno. */
 int resolve(struct resolved_path *resolved, pid_t caller, int dirfd, const char *path, enum last_component last);
+/* The same from a directory that is open already; closes it. */
+int resolve_from(struct resolved_path *resolved, pid_t caller, int base, const char *path, enum last_component last);
 void release_path(struct resolved_path *resolved);
 
 /* Opens a path in which no component is a symbolic link. */

@@ -25,6 +25,9 @@ void supervision_handle(int listener);
 pid_t fork_blocking_worker(pid_t caller);
 /* The thread for which a worker blocks or blocked, or 0 when this process is no worker. */
 pid_t caller_of_worker(pid_t pid);
+bool is_running_worker(pid_t pid);
+/* To be called for every child of PID 1 that exited. */
+void worker_exited(pid_t pid);
 
 /* One call that waits for our reply. */
 struct supervised_call {
@@ -46,10 +49,17 @@ int resolve_argument(const struct supervised_call *call, struct resolved_path *r
 mode_t caller_umask(pid_t caller);
 /* To be called when a umask changed. */
 void invalidate_umask_cache(void);
-/* A copy of the caller's descriptor, or -errno. */
+/* A copy of the caller's descriptor, or -errno; to be closed with close_caller_fd. */
 int duplicate_caller_fd(const struct supervised_call *call, int fd);
-/* Replies with a descriptor of ours and closes ours. Returns 0 or -errno. */
+void close_caller_fd(int fd);
+/* Replies with a descriptor of ours. Returns 0 or -errno. */
+int send_fd(const struct supervised_call *call, int fd, int flags);
+/* The same, and closes ours. */
 int reply_with_fd(const struct supervised_call *call, int fd, int flags);
+
+/* bounded_calls.c: interrupts system calls of PID 1 that sleep, between these two. */
+void begin_bounded_calls(void);
+void end_bounded_calls(void);
 
 /* open_call.c */
 int emulate_open(const struct supervised_call *call, int dirfd, uint64_t address, int flags, mode_t mode);

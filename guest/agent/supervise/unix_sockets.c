@@ -27,7 +27,7 @@ int read_socket_call(const struct supervised_call *call, int fd, uint64_t addres
   size_t start = offsetof(struct sockaddr_un, sun_path);
   if (to->address.ss_family != AF_UNIX || length <= start || !named->sun_path[0] || !is_unix_socket(to->socket))
     return 0;
-  if (length > sizeof *named) return close(to->socket), -EINVAL;
+  if (length > sizeof *named) return close_caller_fd(to->socket), -EINVAL;
   memcpy(to->path, named->sun_path, length - start);
   return 0;
 }
@@ -62,10 +62,26 @@ static bool identify(int dirfd, const char *name, struct bound_socket *socket) {
   return true;
 }
 
-void remember_socket(const struct resolved_path *resolved) {
+/* Whether a socket was created at or after a time; file systems round to as much as a second. */
+static bool is_younger(const struct bound_socket *socket, const struct timespec *than) {
+  int64_t rounding = socket->created.tv_nsec ? 1000000 : 1000000000;
+  int64_t seconds = socket->created.tv_sec - (int64_t)than->tv_sec;
+  if (seconds < -2 || seconds > 2) return seconds > 0;
+  return seconds * 1000000000 + (int64_t)socket->created.tv_nsec - than->tv_nsec >= -rounding;
+}
+
+/*
+ * SECURITY: another sandbox in the same directory can have replaced the name by a socket of the host meanwhile; but that
+ * socket is older. One without a time of creation is not recorded.
+ */
+void remember_socket(const struct resolved_path *resolved, const struct timespec *before) {
   /* SECURITY: where changes of names are not supervised, the name may already be another socket. */
   if (protection.mounts.count == 0) return;
-  if (identify(resolved->parent, resolved->name, &bound[bound_count % MAX_SOCKETS])) bound_count++;
+  struct bound_socket *slot = &bound[bound_count % MAX_SOCKETS], found;
+  if (!identify(resolved->parent, resolved->name, &found) || !found.created.tv_sec || !is_younger(&found, before))
+    return;
+  *slot = found;
+  bound_count++;
 }
 
 static bool is_remembered(int fd) {

@@ -22,8 +22,8 @@ struct socket_call {
 /* Copies both from the caller. Returns 0 or -errno; the socket is to be closed after 0. */
 int read_socket_call(const struct supervised_call *call, int fd, uint64_t address, uint64_t length,
                      struct socket_call *to);
-/* Records a socket that a command has just bound to this path. */
-void remember_socket(const struct resolved_path *resolved);
+/* Records a socket that a command has just bound to this path, after the time `before`. */
+void remember_socket(const struct resolved_path *resolved, const struct timespec *before);
 /* Returns 0, or -errno after reporting a violation. */
 int check_socket(const struct resolved_path *resolved);
 

@@ -1,4 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
+import { shellQuote } from '../../model/shell-quote.ts'
 import { visible } from '../../model/visible.ts'
 
 /** The hook formats of coding agents: their input before a tool call, and the answers they understand. */
@@ -137,11 +138,8 @@ function lineOf(argv: readonly string[]): string {
   const [shell, flag, line] = argv
   if (argv.length === 3 && /(^|\/)(ba|z)?sh$/.test(shell ?? '') && /^-l?c$/.test(flag ?? ''))
     return line ?? ''
-  return argv.map(quoted).join(' ')
+  return argv.map(shellQuote).join(' ')
 }
-
-/** One word of a POSIX shell. */
-export const quoted = (word: string): string => `'${word.replaceAll("'", "'\\''")}'`
 
 /** The answer in the agent's format. Codex and Gemini cannot ask the user, so `ask` becomes a denial. */
 export function answerFor(agent: HookAgent, judged: HookVerdict, input: unknown): HookAnswer {

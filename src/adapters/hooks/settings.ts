@@ -1,4 +1,5 @@
-import { type HookAgent, quoted, record } from './hook.ts'
+import { shellQuote } from '../../model/shell-quote.ts'
+import { type HookAgent, record } from './hook.ts'
 
 /** The settings files of coding agents, and our hook in them. */
 
@@ -75,14 +76,23 @@ export type HookProgram =
  *
  * SECURITY: all three agents continue when a hook exits with a code other than 0 or 2, and treat empty output as approval.
  * So everything that is not a valid answer (no such program, a crash, a signal, empty output) becomes exit code 2, which blocks.
+ * The launcher may be a chain of programs (version managers start others), and what is left of it after its end must not keep the
+ * call waiting: it has no output of the agent's, and a line of ours ends the reading, not the end of the pipe.
  * PLATFORM: agents start hooks with different shells; those parse only the outer words, /bin/sh parses the rest.
  */
 export function hookCommand(agent: HookAgent, flags: readonly string[], program: HookProgram): string {
-  const words = program.kind === 'name' ? ['ringfence'] : [quoted(program.node), quoted(program.script)]
+  const words =
+    program.kind === 'name' ? ['ringfence'] : [shellQuote(program.node), shellQuote(program.script)]
   const call = [...words, 'hook', agent, ...flags].join(' ')
-  const script = `exec 3<&0; a=$(${call} <&3 & p=$!; ${watchdog}; wait $p; s=$?; kill $w; exit $s); s=$?; case "$s$a" in "0{"*"}") printf "%s\\n" "$a"; exit 0;; esac; [ $s = 2 ] || echo "${helpless(agent, program)}" >&2; exit 2`
-  return `/bin/sh -c ${quoted(script)} || exit 2`
+  const run = `{ ${call} <&3 3<&- 2>&1 & p=$!; ${watchdog}; wait $p; s=$?; kill $w; echo; echo "${STATUS} $s"; }`
+  const read = `while IFS= read -r l; do case "$l" in "${STATUS} "*) s=\${l##* }; break;; "{"*"}") a=$l; n=$((n+1));; ?*) printf "%s\\n" "$l" >&2;; esac; done`
+  const answer = `[ $s$n = 01 ] && { printf "%s\\n" "$a"; exit 0; }; [ $s = 2 ] || echo "${helpless(agent, program)}" >&2; exit 2`
+  const script = `exec 3<&0; ${run} | { s=1; n=0; ${read}; ${answer}; }`
+  return `/bin/sh -c ${shellQuote(script)} || exit 2`
 }
+
+/** The line after the output of the hook. */
+const STATUS = 'ringfence-hook-status'
 
 /**
  * Ends a program that hangs before it could end itself. SECURITY: an agent that waited for its whole time-out goes on without an answer.

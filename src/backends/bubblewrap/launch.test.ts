@@ -168,7 +168,18 @@ describe('the whole vector', () => {
       ...['sys', 'sysrq-trigger', 'irq', 'bus', 'fs', 'acpi', 'scsi'].flatMap((name) =>
         i('readonly', `/proc/${name}`),
       ),
-      ...i('writable', W, 'writable', '/tmp', 'writable', '/dev', 'host-mount', W, 'rlimit', 'core', '0'),
+      ...i('writable', W, 'writable', '/tmp', 'writable', '/dev'),
+      ...i(
+        'host-mount',
+        '/usr',
+        'host-mount',
+        '/opt/lib64',
+        'host-mount',
+        '/etc/ld.so.cache',
+        'host-mount',
+        W,
+      ),
+      ...i('rlimit', 'core', '0'),
     ])
   })
 })

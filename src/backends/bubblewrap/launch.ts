@@ -331,10 +331,17 @@ function agentFields(plan: Plan, command: Command | 'persistent', context: Launc
     ...[...PROC_READONLY, ...(plan.root ? [AGENT_PROC] : [])].flatMap((path) => ['readonly', path]),
     ...(grantsRoot(plan) ? ['whole-file-system'] : writablePaths(plan).flatMap((path) => ['writable', path])),
     ...protectionFields(plan),
-    ...socketFields(plan),
+    ...socketFields(plan, systemMounts(plan, context)),
     ...limitFields(plan, context),
   ]
 }
+
+/**
+ * SECURITY: services keep sockets beside their programs too. The layers of a writable root are an overlay, through which
+ * nobody reaches a socket of the host.
+ */
+const systemMounts = (plan: Plan, { layout }: LaunchContext): readonly string[] =>
+  plan.root ? [] : [...layout.programs, ...layout.etc]
 
 const writablePaths = (plan: Plan): readonly string[] => [...writableTargets(plan), '/tmp', '/dev']
 

@@ -1,11 +1,11 @@
 import { existsSync, mkdirSync, realpathSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import type { HookAgent } from '../../adapters/hooks/hook.ts'
-import { quoted } from '../../adapters/hooks/hook.ts'
 import { hookCommand, withHook } from '../../adapters/hooks/settings.ts'
 import { compose } from '../../compose/compose.ts'
 import { writeAtomically } from '../../host/files/atomic-file.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { shellQuote } from '../../model/shell-quote.ts'
 import { visibleJson } from '../../model/visible.ts'
 import type { HookValues } from '../hook.ts'
 import { askYes } from '../terminal/ask.ts'
@@ -44,8 +44,8 @@ function closing(test: HookTest, json: boolean): number {
 const flagsOf = ({ sandboxed, wrap, config, policy }: HookValues): readonly string[] => [
   ...(sandboxed ? ['--sandboxed'] : []),
   ...(wrap ? ['--wrap'] : []),
-  ...(config === undefined ? [] : ['--config', quoted(resolve(config))]),
-  ...(policy === undefined ? [] : ['--policy', quoted(resolve(policy))]),
+  ...(config === undefined ? [] : ['--config', shellQuote(resolve(config))]),
+  ...(policy === undefined ? [] : ['--policy', shellQuote(resolve(policy))]),
 ]
 
 /** A settings file that is a symbolic link (dotfiles) stays one. */

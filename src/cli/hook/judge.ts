@@ -1,13 +1,7 @@
 import { existsSync, lstatSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, isAbsolute, join, resolve } from 'node:path'
-import {
-  type HookAgent,
-  type HookToolCall,
-  type HookVerdict,
-  quoted,
-  type ToolCallFile,
-} from '../../adapters/hooks/hook.ts'
+import type { HookAgent, HookToolCall, HookVerdict, ToolCallFile } from '../../adapters/hooks/hook.ts'
 import { agentDirectory } from '../../adapters/hooks/settings.ts'
 import type { Ringfence } from '../../compose/compose.ts'
 import { observeProgram } from '../../host/process/program.ts'
@@ -15,6 +9,7 @@ import { caller } from '../../host/system.ts'
 import type { Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
+import { shellQuote } from '../../model/shell-quote.ts'
 import { explainDecision, explainPath, explainSandboxOnly } from '../../policy/explain.ts'
 import { type AllowedRoot, DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../../policy/paths/paths.ts'
 import { judgeHere } from '../../supervisor/judge-path.ts'
@@ -158,8 +153,8 @@ async function judgeWrapped(
 /** Runs `ringfence` by name if it is on PATH, otherwise by absolute path. */
 function wrapped({ env, cwd }: Ringfence, { node, script }: OwnProgram, line: string): string {
   const onPath = observeProgram('ringfence', cwd, env.PATH) !== null
-  const program = onPath ? 'ringfence' : `${quoted(node)} ${quoted(script)}`
-  return `${program} run -c ${quoted(line)}`
+  const program = onPath ? 'ringfence' : `${shellQuote(node)} ${shellQuote(script)}`
+  return `${program} run -c ${shellQuote(line)}`
 }
 
 /** System programs and libraries, which every sandbox can read too. */

@@ -3,6 +3,7 @@ import { type RawData, WebSocket } from 'ws'
 import { fromProblem } from '../../client/transport.ts'
 import { exitCodeOf, type Outcome } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { shellQuote } from '../../model/shell-quote.ts'
 import { visible } from '../../model/visible.ts'
 import { address } from '../remote.ts'
 import { err, passBytes } from '../terminal/output.ts'
@@ -86,5 +87,4 @@ const sizeOfOurs = (): { readonly cols: number; readonly rows: number } => ({
 })
 
 /** A list of words as one shell line. */
-export const shellLine = (argv: readonly string[]): string =>
-  argv.map((word) => `'${word.replaceAll("'", "'\\''")}'`).join(' ')
+export const shellLine = (argv: readonly string[]): string => argv.map(shellQuote).join(' ')

@@ -8,6 +8,7 @@ import { environment, stateDirectory } from '../../compose/compose.ts'
 import { run } from '../../host/process/run.ts'
 import { runInForeground } from '../../host/process/spawn.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { shellQuote } from '../../model/shell-quote.ts'
 import { visible } from '../../model/visible.ts'
 import { usage } from '../options.ts'
 import { address } from '../remote.ts'
@@ -187,7 +188,7 @@ const CLIENT_LINES = [
 ]
 
 /** SECURITY: a shell reads the ProxyCommand, after ssh has replaced what begins with `%`. */
-const proxyWord = (word: string): string => `'${word.replaceAll("'", `'\\''`).replaceAll('%', '%%')}'`
+const proxyWord = (word: string): string => shellQuote(word).replaceAll('%', '%%')
 
 /** `sandbox ssh-proxy ID SESSION`: joins standard input and output with sshd in the sandbox, for ssh's ProxyCommand. */
 export async function sshProxy([given, session = '']: readonly string[]): Promise<number> {

@@ -60,6 +60,7 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   'network.upstream.address': '`host:port` of the proxy.',
   'network.upstream.username': 'User name at the proxy.',
   'network.upstream.password_env': 'Environment variable of the server that holds the password.',
+  'network.upstream.tenants': 'Tenants whose sandboxes may use it. Absent: only keys with the scope `admin`.',
   approved_host:
     'Hosts that a person approved for good: sandboxes that ask about unlisted hosts do not ask about these. Written by approvals with the scope `always`.',
   'approved_host.host': '`name:port`, as the question named it.',

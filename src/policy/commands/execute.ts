@@ -1,3 +1,4 @@
+import { shellQuote } from '../../model/shell-quote.ts'
 import { asked, denied, dynamic, type Finding, unseen } from './finding.ts'
 import { outputOf } from './output.ts'
 import { absolute, pathFindings } from './paths.ts'
@@ -26,7 +27,8 @@ export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], start
   node.cwds = scope.cwds
   if (started.findings) node.findings.push(...started.findings)
   if (started.sources) walk.sources = started.sources
-  const [name = '', ...args] = argv
+  const name = argv[0] ?? ''
+  const args = argv.slice(1)
   if (!isStatic(name)) return runUnknown(walk, scope, node, started)
   const called = name.includes('/') ? undefined : started.call?.(name, args)
   if (called && !called.mayBeProgram) return called.out
@@ -62,7 +64,7 @@ function runRenamed(walk: Walk, scope: Scope, renamed: string, { args, started }
 }
 
 /** A word as shell source; an unknown word stays unknown. */
-const quote = (text: string): string => (isStatic(text) ? `'${text.replaceAll("'", `'\\''`)}'` : '"$UNKNOWN"')
+const quote = (text: string): string => (isStatic(text) ? shellQuote(text) : '"$UNKNOWN"')
 
 const SYSTEM_BIN =
   /^\/(usr\/(local\/)?)?s?bin\/[^/]+$|^\/opt\/homebrew\/s?bin\/[^/]+$|^\/usr\/libexec\/.+$|^\/(usr\/)?lib(32|64|x32)?\/(.+\/)?ld[-.\w]*\.so[.\d]*$|^\/snap\/bin\/[^/]+$/
@@ -74,7 +76,7 @@ function runNamed(call: Call): Stream {
     node.findings.push(
       unseen('unicode/program', `\`${name.slice(0, 40)}\` is not the plain name of a program`),
     )
-  if (!name.includes('/')) return runProgram({ ...call, name: familyOf(name) }, true)
+  if (!name.includes('/')) return runProgram(named(call, familyOf(name)), true)
   const path = absolute(name, scope.cwds[0] ?? ANY)
   if (SHELL_LINK.test(path)) return runProgram({ ...call, name: 'bash' }, true)
   const made = scope.files.get(path)
@@ -91,6 +93,8 @@ function runNamed(call: Call): Stream {
   suspicious(call)
   return UNKNOWN
 }
+
+const named = (call: Call, name: string): Call => (name === call.name ? call : { ...call, name })
 
 function runCopy(call: Call, of: string, base: string): Stream {
   call.node.findings.push(asked('programs/copy', `a copy or link of \`${of}\``))

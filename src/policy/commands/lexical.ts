@@ -89,9 +89,11 @@ function odd(line: string): Finding | undefined {
 }
 
 const SUBSTITUTION = /\$\(|`|\$\{|[<>]\(/g
+const MAY_SUBSTITUTE = /[`({]/
 
 /** SECURITY: the parser is not trusted. True if text that looks like a substitution is not part of any node of the tree. */
 export function uncovered(source: string, covered: ReadonlySet<number>): boolean {
+  if (!MAY_SUBSTITUTE.test(source)) return false
   for (const match of source.matchAll(SUBSTITUTION)) {
     if (covered.has(match.index)) continue
     // A closing backtick is covered by the substitution that it closes.

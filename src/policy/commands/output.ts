@@ -40,7 +40,7 @@ export function outputOf(call: Call): Stream {
 const PRINTERS = new Set(['echo', 'printf'])
 
 function sourcesOf({ name, node, stdin, args, walk }: Call): Set<Source> {
-  const from = new Set<Source>(stdin.from)
+  const from = stdin.from.size === 0 ? new Set<Source>() : new Set(stdin.from)
   if (PRINTERS.has(name)) for (const source of walk.sources) if (source[0] !== '$') from.add(source as Source)
   if (IDENTITY.has(name)) from.add('identity')
   if (ENVIRONMENT.has(name)) from.add('environment')

@@ -27,13 +27,36 @@ import {
 } from './name-patterns.ts'
 import type { Scope } from './shell/scope.ts'
 import { ANY, BELOW, isOpen, isStatic, meets, SPLIT, show } from './shell/unknown-text.ts'
-import { spend, type Walk } from './walk.ts'
+import { type Context, spend, type Walk } from './walk.ts'
 
 /** `tree` reads everything below; `delete` removes it. */
 export type PathUse = 'read' | 'tree' | 'write' | 'delete'
 
 function rootOf(path: string): readonly string[] {
   return path.split('/').filter((segment) => segment !== '')
+}
+
+/** The directories of a context, split into segments. */
+type ContextRoots = {
+  readonly workspaces: readonly (readonly string[])[]
+  readonly home: readonly string[]
+  readonly mounted: readonly (readonly string[])[]
+}
+
+/** Cache: one context judges many paths. */
+const ROOTS = new WeakMap<Context, ContextRoots>()
+
+function rootsOf(context: Context): ContextRoots {
+  let roots = ROOTS.get(context)
+  if (!roots) {
+    roots = {
+      workspaces: [context.workspace, ...(context.own ?? [])].map(rootOf),
+      home: rootOf(context.home),
+      mounted: (context.mounted ?? []).map(rootOf),
+    }
+    ROOTS.set(context, roots)
+  }
+  return roots
 }
 
 const SECRET_PATTERNS = entriesOf(SECRETS)
@@ -93,12 +116,12 @@ function patternOf(path: string, cwd: string): PathPattern {
     if (segment === '' || segment === '.') continue
     if (segment !== '..') segments.push(segment)
     else segments = parentOf(segments)
-    segments = unaliased(segments, cwd)
+    if (ALIASED.has(segments[0] ?? '')) segments = unaliased(segments, cwd)
   }
   // A path this long cannot be opened; it counts as unknown.
   if (segments.length > MAX_SEGMENTS) segments = [ANY]
-  const unknown = !rooted || segments.some(isOpen)
-  return { segments, text: (rooted ? '/' : '') + segments.join('/'), open: unknown }
+  const text = (rooted ? '/' : '') + segments.join('/')
+  return { segments, text, open: !rooted || isOpen(text) }
 }
 
 /** SECURITY: the parent of a kernel link is the parent of its target, which is rarely known. */
@@ -112,6 +135,9 @@ function parentOf(segments: string[]): string[] {
 
 const LINKS =
   /^(dev\/(fd\/.*|stdin|stdout|stderr|core)|proc\/[^/]+\/(task\/[^/]+\/)?(fd\/.*|exe|cwd|root|map_files\/.*|ns\/.*)|proc\/(self|thread-self))$/
+
+/** The first segments of the names that `unaliased` changes. */
+const ALIASED = new Set(['proc', 'private'])
 
 // SECURITY: the kernel exposes the root and every directory under other names; they are the same files.
 function unaliased(segments: string[], cwd: string): string[] {
@@ -128,8 +154,10 @@ function unaliased(segments: string[], cwd: string): string[] {
   return segments
 }
 
-const inside = (at: PathPattern, root: readonly string[]): boolean =>
-  root.length > 0 && root.every((segment, index) => at.segments[index] === segment)
+function inside({ segments }: PathPattern, root: readonly string[]): boolean {
+  for (let index = 0; index < root.length; index++) if (segments[index] !== root[index]) return false
+  return root.length > 0
+}
 
 /** Whether the path is `root` or one of its ancestors. */
 const above = (at: PathPattern, root: readonly string[]): boolean =>
@@ -145,20 +173,19 @@ function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
       : undefined
   if (/^\/dev\/(tcp|udp)\//.test(at.text))
     return denied('network/shell-socket', `\`${shown}\` opens a network connection from the shell`)
-  const workspaces = [walk.context.workspace, ...(walk.context.own ?? [])].map(rootOf)
-  const workspace = workspaces.find((root) => inside(at, root)) ?? (workspaces[0] as readonly string[])
-  const home = rootOf(walk.context.home)
+  const { workspaces, home, mounted } = rootsOf(walk.context)
+  const own = workspaces[0] as readonly string[]
+  const workspace = workspaces.find((root) => inside(at, root)) ?? own
   const inWorkspace = inside(at, workspace)
   // Nothing outside of the sandbox reads its own directories, so no name in them runs code there.
   const isOwn = walk.context.contains !== undefined && workspaces.slice(1).some((root) => inside(at, root))
-  const roots = { workspace, home, inWorkspace, inHome: inside(at, home), isOwn }
-  const isMounted = (walk.context.mounted ?? []).some((path) => inside(at, rootOf(path)))
-  const secret = judgeSecret(at, shown, use, { ...roots, isMounted })
+  const isMounted = mounted.some((root) => inside(at, root))
+  const roots = { workspace, home, inWorkspace, inHome: inside(at, home), isOwn, isMounted }
+  const secret = judgeSecret(at, shown, use, roots)
   if (secret) return secret
   if (use === 'read' || use === 'tree') return judgeRead(at, shown, use, roots)
   const found = judgeWrite(at, shown, use, roots)
   // A directory above the workspace, also one of /tmp, contains the workspace: no sandbox protects the workspace from this use.
-  const own = rootOf(walk.context.workspace)
   if (found?.action === 'deny' || inside(at, own) || !above(at, own)) return found
   const reason = `${use === 'delete' ? 'deletes' : 'writes'} \`${shown}\`, which contains the workspace`
   return asked('destructive/workspace', found?.action === 'ask' ? found.reason : reason)
@@ -171,18 +198,15 @@ type Roots = {
   readonly inHome: boolean
   /** In a directory that belongs to the sandbox in which the command runs. */
   readonly isOwn: boolean
+  /** Below another host path that is mounted in the sandbox. */
+  readonly isMounted: boolean
 }
 
 /** A glob that says hardly more than that a name is hidden: `.*`, `.[^.]*`. */
 const isVague = (at: PathPattern): boolean =>
   at.segments.some((segment) => /^\.?[\uFDD2-\uFDD5]+$/.test(segment))
 
-function judgeSecret(
-  at: PathPattern,
-  shown: string,
-  use: PathUse,
-  roots: Roots & { readonly isMounted: boolean },
-): Finding | undefined {
+function judgeSecret(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding | undefined {
   const from = roots.inWorkspace ? roots.workspace.length : 0
   const secret = firstOf(at, SECRET_PATTERNS, from)
   if (secret && roots.inWorkspace && PROJECT_TOKENS.has(secret[0] as string))

@@ -133,13 +133,12 @@ function operatorReason(rules: readonly Rule[]): Reason {
 
 function builtInReasons({ policy }: Walk, node: Node): OwnReason[] {
   const found: OwnReason[] = []
-  for (const rule of policy.builtIn.get(node.program ?? '') ?? []) {
+  const known = policy.builtIn.get(node.program ?? '')
+  if (known === undefined) return found
+  const asWritten = [node.program ?? '', ...node.argv.slice(1)]
+  for (const rule of known) {
     if (rule.action === 'allow' && !node.trusted) continue
-    if (
-      !builtInMatches(rule, node.canonical) &&
-      !builtInMatches(rule, [node.program ?? '', ...node.argv.slice(1)])
-    )
-      continue
+    if (!builtInMatches(rule, node.canonical) && !builtInMatches(rule, asWritten)) continue
     const { action, id, why, hard = false } = rule
     found.push({ action, rule: id, reason: why, hard, risks: risksOf(id) })
   }
@@ -158,10 +157,9 @@ function ownReasons(policy: CommandPolicy, node: Node, builtIn: readonly Reason[
 function judgeNode(walk: Walk, node: Node): JudgedNode {
   const { policy, context } = walk
   const builtIn = node.program === undefined ? [] : builtInReasons(walk, node)
-  const hard: Reason[] = [
-    ...node.findings.filter((finding) => finding.hard),
-    ...builtIn.filter((reason) => reason.hard),
-  ]
+  const hard: Reason[] = []
+  for (const finding of node.findings) if (finding.hard) hard.push(finding)
+  for (const reason of builtIn) if (reason.hard) hard.push(reason)
   if (policy.allowed && node.program !== undefined && !listed(policy.allowed, node))
     hard.push({
       action: 'deny',
@@ -169,14 +167,14 @@ function judgeNode(walk: Walk, node: Node): JudgedNode {
       reason: `\`${node.program}\` is not among the allowed programs`,
       hard: true,
     })
-  const rules =
+  const rules: readonly Rule[] =
     policy.rules.length === 0 || node.argv.length === 0
-      ? []
+      ? NO_RULES
       : policy.rules.filter((rule) => ruleMatches(rule, subjectOf(node, context)))
   const given =
     rules.length > 0
       ? [...hard, operatorReason(rules)]
-      : [...hard, ...node.findings, ...ownReasons(policy, node, builtIn)]
+      : hard.concat(node.findings, ownReasons(policy, node, builtIn))
   const reasons = context.contains ? answeredBy(walk, given, builtIn) : given
   const shown = worst(reasons) ?? {
     action: 'allow' as const,
@@ -184,17 +182,22 @@ function judgeNode(walk: Walk, node: Node): JudgedNode {
     reason: 'runs only the commands checked below',
     hard: false,
   }
-  return {
+  const judged: Writable<JudgedNode> = {
     argv: node.argv.slice(0, 256).map((word) => show(word, 4096)),
     action: shown.action,
     reason: shown.reason,
-    ...(shown.rule === '' ? {} : { rule: shown.rule }),
     depth: node.depth,
     hard: shown.hard,
     rules: rulesFor(shown, reasons),
-    matched: rules.map((rule) => rule.id),
+    matched: rules === NO_RULES ? [] : rules.map((rule) => rule.id),
   }
+  if (shown.rule !== '') judged.rule = shown.rule
+  return judged
 }
+
+type Writable<T> = { -readonly [K in keyof T]: T[K] }
+
+const NO_RULES: readonly Rule[] = []
 
 /** The displayed rule first, then every other rule that requires the same action. */
 function rulesFor(shown: Reason, reasons: readonly Reason[]): readonly string[] {
@@ -213,19 +216,24 @@ function listed(allowed: ReadonlySet<string>, node: Node): boolean {
 export function decide(walk: Walk): { readonly decision: Decision; readonly nodes: readonly JudgedNode[] } {
   const nodes = walk.nodes.map((node) => judgeNode(walk, node))
   const line = walk.context.contains ? walk.line.map((own) => behindWall(walk, own)) : walk.line
-  const parts = [...line.map(({ action, reason, rule }) => ({ action, reason, rules: [rule] })), ...nodes]
+  const parts: Part[] = line.map(({ action, reason, rule }) => ({ action, reason, rules: [rule] }))
+  for (const node of nodes) parts.push(node)
   const action = parts.length === 0 ? 'sandbox' : strictest(parts.map((part) => part.action))
   const decisive = parts.filter((part) => part.action === action)
-  const commands = nodes.map(({ argv, action, reason, rule, depth }) => ({
-    argv,
-    action,
-    reason,
-    ...(rule === undefined ? {} : { rule }),
-    ...(depth > 0 ? { depth } : {}),
-  }))
-  const answered = decisive.find((part) => walk.contained.has(part.rules[0] ?? ''))
+  const answered =
+    walk.contained.size === 0 ? undefined : decisive.find((part) => walk.contained.has(part.rules[0] ?? ''))
   const reason = (answered ?? decisive[0])?.reason ?? 'nothing in it runs'
-  const rules = [...new Set(decisive.flatMap((part) => part.rules))]
-  const contained = walk.contained.size === 0 ? {} : { contained: [...walk.contained.values()] }
-  return { decision: { action, reason, rules, commands, ...contained }, nodes }
+  const rules = new Set<string>()
+  for (const part of decisive) for (const rule of part.rules) rules.add(rule)
+  const decision = { action, reason, rules: [...rules], commands: nodes.map(judgementOf) }
+  if (walk.contained.size === 0) return { decision, nodes }
+  return { decision: { ...decision, contained: [...walk.contained.values()] }, nodes }
+}
+
+type Part = Pick<JudgedNode, 'action' | 'reason' | 'rules'>
+
+/** What a decision shows of a command. Written out: this runs for every command, and conditional spreads are slow. */
+function judgementOf({ argv, action, reason, rule, depth }: JudgedNode): CommandJudgement {
+  if (rule === undefined) return depth > 0 ? { argv, action, reason, depth } : { argv, action, reason }
+  return depth > 0 ? { argv, action, reason, rule, depth } : { argv, action, reason, rule }
 }

@@ -43,6 +43,8 @@ export type TenantGrants = {
   readonly publicPorts: boolean
   readonly max: Readonly<Partial<Pick<Limits, Limited>>>
   readonly secrets: NonNullable<Config['secret']>
+  /** Addresses of the operator's proxies that the tenant's sandboxes may name. */
+  readonly upstreams: readonly string[]
 }
 
 /** SECURITY: a closed list. A backend that is added later must be granted by name. */
@@ -77,6 +79,9 @@ export function tenantGrants(
       ...(pids && { pids }),
     },
     secrets: config.secret ?? [],
+    upstreams: (config.network?.upstream ?? [])
+      .filter(({ tenants }) => tenants?.includes(tenant))
+      .map(({ address }) => address),
   }
 }
 
@@ -136,9 +141,22 @@ export function assertSpecPermitted(grants: TenantGrants, spec: Spec): void {
   assertWaivers(grants, spec.waive ?? [])
   assertLimits(grants, spec.limits ?? {})
   assertLent(grants.secrets, spec, grants.tenant)
+  assertUpstream(grants, spec.network?.upstream)
   for (const { path, mode } of hostPathsOf(spec)) assertHostPath(grants, path, mode)
   if (spec.publicPorts && !grants.publicPorts)
     throw refused(grants, 'open ports to the public', '`public_ports = true`')
+}
+
+/** SECURITY: the operator pays for a proxy and logs in there, so it is lent by name, like a secret. */
+function assertUpstream({ tenant, upstreams }: TenantGrants, address: string | undefined): void {
+  if (address === undefined || upstreams.includes(address)) return
+  throw new SandboxError(
+    'forbidden',
+    `tenant \`${tenant}\` may not use the proxy \`${address.slice(0, 128)}\``,
+    {
+      hint: `the operator can lend it: \`tenants = ["${tenant}"]\` in its [[network.upstream]] table`,
+    },
+  )
 }
 
 /**

@@ -42,22 +42,36 @@ const wrong = (text: string): SandboxError =>
     hint: 'for example `$.path`, `$.items[*].url`, `$..query`; no filters',
   })
 
+/** Whether two names of members are the same. */
+type SameName = (name: string, wanted: string) => boolean
+
+const isEqual: SameName = (name, wanted) => name === wanted
+
+/** Many JSON libraries find a member whatever its case is, and some compare letters after Unicode folding. */
+const isAlike: SameName = (name, wanted) => folded(name) === folded(wanted)
+const folded = (name: string): string => name.normalize('NFKC').toLowerCase()
+
 /** The values at a path. */
-export function valuesAt(value: unknown, path: JsonPath): readonly unknown[] {
+export const valuesAt = (value: unknown, path: JsonPath): readonly unknown[] => walk(value, path, isEqual)
+
+/** The values that a server could take for those at a path. */
+export const possibleValuesAt = (value: unknown, path: JsonPath): readonly unknown[] =>
+  walk(value, path, isAlike)
+
+function walk(value: unknown, path: JsonPath, isSame: SameName): readonly unknown[] {
   let found: readonly unknown[] = [value]
-  for (const step of path) found = found.flatMap((one) => follow(one, step))
+  for (const step of path) found = found.flatMap((one) => follow(one, step, isSame))
   return found
 }
 
-function follow(value: unknown, step: Step): readonly unknown[] {
+function follow(value: unknown, step: Step, isSame: SameName): readonly unknown[] {
   if (step.kind === 'descendants') return withDescendants(value)
   if (typeof value !== 'object' || value === null) return []
   if (step.kind === 'every') return Object.values(value)
   if (step.kind === 'index')
     return Array.isArray(value) && step.index < value.length ? [value[step.index]] : []
-  return !Array.isArray(value) && Object.hasOwn(value, step.name)
-    ? [(value as Record<string, unknown>)[step.name]]
-    : []
+  if (Array.isArray(value)) return []
+  return Object.entries(value).flatMap(([name, inner]) => (isSame(name, step.name) ? [inner] : []))
 }
 
 /** Iterative, because an argument may be nested deeply. */

@@ -48,6 +48,20 @@ describe('rules on calls', () => {
     expect(decide(deny, 't', { paths: ['/srv/a', '/etc/passwd'] })).toBe('deny')
   })
 
+  test('a member whose name differs in case or form counts too: a server may read it instead', () => {
+    const allow = [{ arguments: [{ path: '$.path', regex: '/srv/.*' }], action: 'allow' }]
+    const deny = [{ arguments: [{ path: '$.list[*].key', regex: 'secret' }], action: 'deny' }]
+    expect(decide(allow, 't', { path: '/srv/a', Path: '/srv/b' })).toBe('allow')
+    expect(decide(allow, 't', { path: '/srv/a', Path: '/etc/shadow' })).toBe('ask')
+    expect(decide(allow, 't', { PATH: '/etc/shadow', path: '/srv/a' })).toBe('ask')
+    expect(decide(allow, 't', { path: '/srv/a', ｐath: '/etc/shadow' })).toBe('ask')
+    expect(decide(allow, 't', { Path: '/srv/a' })).toBe('ask')
+    for (const key of ['Key', 'KEY', '\u212aey']) {
+      expect(decide(deny, 't', { list: [{ [key]: 'secret' }] })).toBe('deny')
+      expect(decide(deny, 't', { List: [{ [key]: 'secret' }] })).toBe('deny')
+    }
+  })
+
   test('values that are not text are compared as JSON', () => {
     const rules = [{ arguments: [{ path: '$.count', regex: '[0-9]' }], action: 'allow' }]
     expect(decide(rules, 't', { count: 7 })).toBe('allow')

@@ -6,7 +6,7 @@ import {
   type ToolRuleConfig,
 } from '../../model/mcp-config.ts'
 import { compileRegex, type Pattern, PatternError } from '../rules/linear-pattern.ts'
-import { type JsonPath, parseJsonPath, valuesAt } from './json-path.ts'
+import { type JsonPath, parseJsonPath, possibleValuesAt, valuesAt } from './json-path.ts'
 
 /** Rules on calls of MCP tools: the name of the tool and its arguments decide. */
 
@@ -75,7 +75,8 @@ export function decideToolCall({ rules, fallback }: ToolRules, tool: string, arg
 
 /**
  * SECURITY: a rule that allows must hold for every value at its path, and there must be one; a rule that restricts holds
- * if it could hold for any value. So a list with one harmless entry allows nothing for the others.
+ * if it could hold for any value. So a list with one harmless entry allows nothing for the others, and neither does `path`
+ * beside a `Path` that the server may read instead.
  */
 function matches({ action, tool, conditions }: ToolRule, name: string, args: unknown): boolean {
   const grants = action === 'allow'
@@ -83,9 +84,9 @@ function matches({ action, tool, conditions }: ToolRule, name: string, args: unk
     grants ? pattern.test(text) : pattern.could(text)
   if (tool && !holds(tool, name)) return false
   return conditions.every(({ path, pattern }) => {
-    const values = valuesAt(args, path).map(textOf)
+    const values = possibleValuesAt(args, path).map(textOf)
     return grants
-      ? values.length > 0 && values.every((text) => holds(pattern, text))
+      ? valuesAt(args, path).length > 0 && values.every((text) => holds(pattern, text))
       : values.some((text) => holds(pattern, text))
   })
 }

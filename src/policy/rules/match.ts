@@ -2,6 +2,7 @@ import type { RuleConfig } from '../../model/config.ts'
 import type { Action } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
+import { commandText } from '../../model/shell-quote.ts'
 import { isOpen } from '../commands/shell/unknown-text.ts'
 import { compileGlob, compileRegex, type Pattern, PatternError } from './linear-pattern.ts'
 import type { BuiltInRule } from './rule.ts'
@@ -106,10 +107,6 @@ function inDirs(rule: Rule, { cwds, home }: Subject, grants: boolean): boolean {
   const isGranted = (cwd: string): boolean => dirs.some((dir) => isWithin(cwd, dir))
   return grants ? cwds.every(isGranted) : cwds.some(isGranted)
 }
-
-/** The words of a command as one text: a word with spaces or quotes is quoted, so that `a b` differs from `a` and `b`. */
-export const commandText = (argv: readonly string[]): string =>
-  argv.map((word) => (/^[^\s'"\\]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(' ')
 
 /** Whether a built-in rule matches a command. */
 export function builtInMatches(rule: BuiltInRule, argv: readonly string[]): boolean {

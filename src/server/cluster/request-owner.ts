@@ -33,14 +33,14 @@ export function subjectOf(request: IncomingMessage): Subject | undefined {
   }
   const direct = targetOf(request.headers.host ?? '', header)
   if (direct) return { kind: 'sandbox', id: direct.id }
-  const path = (request.url ?? '/').split('?')[0] as string
-  const id = SANDBOX.exec(path)?.[2]
+  const path = routedPath((request.url ?? '/').split('?')[0] as string)
+  const id = decoded(SANDBOX.exec(path)?.[2])
   if (id !== undefined) return { kind: 'sandbox', id: fromE2bId(id) ?? id }
   if (request.method === 'POST' && CREATE.test(path)) return { kind: 'create' }
   const approval = APPROVAL.exec(path)?.[1]
   if (approval !== undefined && request.method === 'POST') return { kind: 'approval', id: approval }
-  const volume = VOLUME.exec(path)?.[1]
-  if (volume !== undefined) return { kind: 'volume', id: decoded(volume) }
+  const volume = decoded(VOLUME.exec(path)?.[1])
+  if (volume !== undefined) return { kind: 'volume', id: volume }
   // Volumes of one caller are on one node, so that a sandbox can mount several of them.
   if (request.method === 'POST' && NEW_VOLUME.test(path)) return callerOf(header)
   // A build, and the files that are uploaded for it, are in one place until it has ended.
@@ -63,9 +63,18 @@ const callerOf = (header: (name: string) => string | undefined): Subject => ({
   name: header('authorization') ?? header('x-api-key') ?? '',
 })
 
-function decoded(text: string): string {
+/** The path as the routes of the server see it, which decode it once: `/v1/%73andboxes` is `/v1/sandboxes`. */
+function routedPath(path: string): string {
   try {
-    return decodeURIComponent(text)
+    return decodeURI(path.replaceAll('%25', '%2525'))
+  } catch {
+    return path
+  }
+}
+
+function decoded(text: string | undefined): string | undefined {
+  try {
+    return text === undefined ? undefined : decodeURIComponent(text)
   } catch {
     return text
   }

@@ -5,6 +5,7 @@ import { posix } from 'node:path'
 import type { Readable } from 'node:stream'
 import { createGunzip } from 'node:zlib'
 import { SandboxError } from '../../model/errors.ts'
+import { shellQuote } from '../../model/shell-quote.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
 import type { Template, TemplateData } from '../../supervisor/snapshots/templates.ts'
@@ -257,8 +258,6 @@ async function makeWorkdir(site: Site, { workdir, user }: BuildState): Promise<v
   await make(workdir)
 }
 
-const quoted = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`
-
 /** A line of ours, by the root user where there is one. */
 const script = (site: Site, line: string): Promise<void> =>
   shell(site, ['/bin/sh', '-c', line], { env: {}, workdir: '/tmp', user: hasRoot(site) ? 'root' : 'user' })
@@ -348,7 +347,7 @@ type CopyLine = {
 
 function copyLine({ from, target, isDirectory, mode, owner }: CopyLine): string {
   const base = COPY_BASE
-  const to = quoted(target)
+  const to = shellQuote(target)
   const made = (path: string): string =>
     owner === undefined
       ? `mkdir -p ${path}`
@@ -357,13 +356,13 @@ function copyLine({ from, target, isDirectory, mode, owner }: CopyLine): string 
   const pattern = posix
     .normalize(from)
     .split(/([*?[\]]+)/)
-    .map((part, index) => (index % 2 === 1 ? part : part === '' ? '' : quoted(part)))
+    .map((part, index) => (index % 2 === 1 ? part : part === '' ? '' : shellQuote(part)))
     .join('')
   return [
     'set -e',
     `rm -rf ${base}; mkdir -p ${base}; tar -xf ${base}.tar -C ${base}; cd ${base}`,
     ...(owner === undefined ? [] : [`chown -hR ${owner} .`]),
-    ...(mode ? [`chmod -R ${quoted(mode)} ${pattern}`] : []),
+    ...(mode ? [`chmod -R ${shellQuote(mode)} ${pattern}`] : []),
     `set -- ${pattern}`,
     `if [ $# = 1 ] && [ -d "$1" ]; then ${made(to)}; cp -a "$1/." ${to}`,
     // Only what may be needed: the policy judges every branch, and making `/home` is not for a sandbox.
@@ -371,7 +370,7 @@ function copyLine({ from, target, isDirectory, mode, owner }: CopyLine): string 
       ? [`else ${made(to)}; cp -a "$@" ${to}; fi`]
       : [
           `elif [ $# -gt 1 ] || [ -d ${to} ]; then ${made(to)}; cp -a "$@" ${to}`,
-          `else ${made(quoted(posix.dirname(target)))}; cp -a "$1" ${to}; fi`,
+          `else ${made(shellQuote(posix.dirname(target)))}; cp -a "$1" ${to}; fi`,
         ]),
     `rm -rf ${base} ${base}.tar`,
   ].join('\n')

@@ -13,7 +13,7 @@ import {
 } from '../../policy/mcp/tool-rules.ts'
 import { callResult, type McpCallResult } from './call-result.ts'
 import type { ToolPins, UnapprovedTool } from './tool-pins.ts'
-import { connectUpstream, resultLimit, type Upstream, type UpstreamParts } from './upstream.ts'
+import { connectUpstream, resultLimit, type Upstream, type UpstreamParts, wordsOf } from './upstream.ts'
 
 /** What a gateway is made of. */
 export type McpGatewayParts = UpstreamParts & {
@@ -40,6 +40,8 @@ export type McpServerState = {
   readonly refused: readonly string[]
   /** Why the server cannot be used. */
   readonly problem?: string
+  /** What the server said about it; not for models. */
+  readonly said?: string | undefined
 }
 
 type Connected = {
@@ -97,7 +99,7 @@ export class McpGateway {
       return { name, tools, unapproved: pins.unapproved(name, all), refused: upstream.refused }
     } catch (error) {
       if (!(error instanceof SandboxError)) throw error
-      return { name, tools: [], unapproved: [], refused: [], problem: error.message }
+      return { name, tools: [], unapproved: [], refused: [], problem: error.message, said: wordsOf(error) }
     }
   }
 

@@ -75,7 +75,7 @@ export async function connectUpstream(
     return upstream
   } catch (error) {
     await upstream.close()
-    throw unreachable(config, opened.why(), error)
+    throw unreachable(config, opened.why(), error, UNAPPROVED)
   }
 }
 
@@ -127,11 +127,13 @@ export class Upstream {
     let cursor: string | undefined
     for (let page = 0; page < MAX_PAGES && raw.length <= MAX_TOOLS; page++) {
       const params = cursor === undefined ? {} : { cursor }
-      const answer = await this.#ask(() =>
-        this.#client.request(
-          { method: 'tools/list', params },
-          { timeout: CONNECT_MS, maxTotalTimeout: CONNECT_MS },
-        ),
+      const answer = await this.#ask(
+        () =>
+          this.#client.request(
+            { method: 'tools/list', params },
+            { timeout: CONNECT_MS, maxTotalTimeout: CONNECT_MS },
+          ),
+        UNAPPROVED,
       )
       raw.push(...answer.tools)
       cursor = answer.nextCursor
@@ -166,11 +168,11 @@ export class Upstream {
     )
   }
 
-  async #ask<T>(work: () => Promise<T>): Promise<T> {
+  async #ask<T>(work: () => Promise<T>, words?: typeof UNAPPROVED): Promise<T> {
     try {
       return await work()
     } catch (error) {
-      throw unreachable(this.#config, this.#opened.why(), error)
+      throw unreachable(this.#config, this.#opened.why(), error, words)
     }
   }
 
@@ -298,7 +300,19 @@ function refuseRequests(
   }
 }
 
-function unreachable({ name }: McpServerConfig, why: string | undefined, cause: unknown): SandboxError {
+/** SECURITY: before a call of an approved tool, no word of the server may reach a model, not even in an error. */
+const UNAPPROVED = 'unapproved'
+
+/** What a server said when it failed, for the operator. */
+export const wordsOf = ({ cause }: SandboxError): string | undefined =>
+  cause instanceof Error ? visible(cause.message).slice(0, 500) : undefined
+
+function unreachable(
+  { name }: McpServerConfig,
+  why: string | undefined,
+  cause: unknown,
+  words?: typeof UNAPPROVED,
+): SandboxError {
   if (cause instanceof SandboxError) return cause
   const said = visible((cause as Error).message ?? '').slice(0, 500)
   if (/request timed out|timeout/i.test(said) && why === undefined)
@@ -309,5 +323,6 @@ function unreachable({ name }: McpServerConfig, why: string | undefined, cause: 
       `the MCP server \`${name}\` sent an answer that is not valid MCP`,
       { cause },
     )
-  return new SandboxError('unreachable', `the MCP server \`${name}\` failed: ${why ?? said}`, { cause })
+  const told = words === UNAPPROVED ? 'the operator sees why with `ringfence mcp ls`' : said
+  return new SandboxError('unreachable', `the MCP server \`${name}\` failed: ${why ?? told}`, { cause })
 }

@@ -1,3 +1,5 @@
+import { SandboxError } from '../../model/errors.ts'
+
 /** Reads and writes the numbers of the binary format. The input bytes have been validated before. */
 
 /** A cursor over a module's bytes. */
@@ -24,6 +26,13 @@ export class ByteReader {
       shift += 7
     } while ((byte & 0x80) !== 0 && shift < 35)
     return value >>> 0
+  }
+
+  /** The length of a list. Every entry has at least one byte, so a longer list than what is left is damaged. */
+  count(): number {
+    const value = this.u32()
+    if (value > this.bytes.length - this.at) throw new SandboxError('invalid-input', 'the module is cut off')
+    return value
   }
 
   /** A 64-bit count as a double: exact below 2^53; larger values are only compared with limits. */

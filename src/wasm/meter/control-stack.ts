@@ -1,5 +1,5 @@
 /** The kind of block that a label belongs to. */
-export const LABEL = { function: 0, block: 1, loop: 2, if: 3, else: 4, try: 5 } as const
+export const LABEL = { function: 0, block: 1, loop: 2, if: 3, else: 4, try: 5, tryTable: 6 } as const
 
 /** The blocks around the current instruction, outermost first. Parallel arrays, not objects, because code is long. */
 export class ControlStack {

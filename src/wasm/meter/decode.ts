@@ -1,6 +1,8 @@
 import { SandboxError } from '../../model/errors.ts'
 import { ByteReader } from './bytes.ts'
+import { elementObjects, globalObjects, skipConstantExpression } from './constants.ts'
 import { unsupportedFeature } from './opcodes.ts'
+import { type FunctionType, functionTypeAt, readTypes, type TypeShape, valueType } from './types.ts'
 
 /** The outline of a module: everything that the rewriter and the caller need besides the code. */
 
@@ -30,19 +32,24 @@ export type Section = {
   readonly end: number
 }
 
-/** A function type: its value types, and the byte range of its results. */
-export type FunctionType = {
-  readonly params: readonly number[]
-  readonly results: readonly number[]
-  readonly resultsStart: number
-  readonly resultsEnd: number
+/** Limits of a memory (pages) or a table (elements), as declared. */
+export type SizeLimits = {
+  readonly min: number
+  readonly max: number | undefined
+  /** Whether addresses and sizes are 64-bit numbers. */
+  readonly wide: boolean
 }
 
-/** Limits of a memory (pages) or a table (elements), as declared. */
-export type SizeLimits = { readonly min: number; readonly max: number | undefined }
+/** A byte range of the module. */
+type ByteRange = { readonly start: number; readonly end: number }
 
-/** A table's declaration; `type` is its element type. */
-type TableShape = SizeLimits & { readonly type: number }
+/** A table's declaration: the element type, and the initial value if it declares one. */
+type TableShape = SizeLimits & {
+  readonly type: ByteRange
+  readonly initial: ByteRange | undefined
+  /** Bytes of the objects that the initial value creates. */
+  readonly objects: number
+}
 
 /** The kinds of imports and exports. */
 export type ExternKind = 'function' | 'table' | 'memory' | 'global' | 'tag'
@@ -55,6 +62,8 @@ export type ImportShape = {
   readonly kind: ExternKind
   /** For a function: the index of its type. */
   readonly type: number
+  /** For a memory or a table: whether its addresses are 64-bit numbers. */
+  readonly wide: boolean
 }
 /** One export; `index` counts the imports of the same kind first. */
 type ExportShape = { readonly name: string; readonly kind: ExternKind; readonly index: number }
@@ -62,8 +71,7 @@ type ExportShape = { readonly name: string; readonly kind: ExternKind; readonly 
 /** A module without its code. */
 export type ModuleShape = {
   readonly sections: readonly Section[]
-  readonly types: readonly FunctionType[]
-  readonly typeEntries: number
+  readonly types: readonly TypeShape[]
   readonly imports: readonly ImportShape[]
   readonly exports: readonly ExportShape[]
   /** The type of each function that the module defines. */
@@ -71,20 +79,9 @@ export type ModuleShape = {
   readonly globals: number
   readonly memories: readonly SizeLimits[]
   readonly tables: readonly TableShape[]
+  /** Bytes of the garbage-collected objects that initial values create; `undefined` if the module has no such types. */
+  readonly initialObjects: number | undefined
   readonly start: number | undefined
-}
-
-/** Value types that a metered module may use. All others belong to features that are refused. */
-const VALUE_TYPES: ReadonlySet<number> = new Set([0x7f, 0x7e, 0x7d, 0x7c, 0x7b, 0x70, 0x6f])
-
-/** Reads one value type. */
-export function valueType(reader: ByteReader): number {
-  const code = reader.u8()
-  if (VALUE_TYPES.has(code)) return code
-  if (code === 0x63 || code === 0x64) throw unsupportedFeature('typed references')
-  throw unsupportedFeature(
-    code === 0x69 || code === 0x68 ? 'exceptions with references' : 'garbage collection',
-  )
 }
 
 /** The number of imports of a kind. */
@@ -102,26 +99,28 @@ export function decodeModule(bytes: Uint8Array): ModuleShape {
   }
   const vector = <T>(id: number, item: (reader: ByteReader) => T): readonly T[] =>
     within(id, (reader) => listOf(reader, item)) ?? []
-  const types = vector(SECTION.type, functionType)
-  const imports = vector(SECTION.import, importOf)
-  const memories = vector(SECTION.memory, memoryOf)
-  if (memories.length + countOf(imports, 'memory') > 1) throw unsupportedFeature('multiple memories')
+  const types = within(SECTION.type, readTypes) ?? []
+  const tables = vector(SECTION.table, (reader) => tableOf(reader, types))
   return {
     sections,
     types,
-    typeEntries: types.length,
-    imports,
+    imports: vector(SECTION.import, (reader) => importOf(reader, types)),
     functions: vector(SECTION.function, (reader) => reader.u32()),
-    tables: vector(SECTION.table, tableOf),
-    memories,
+    tables,
+    memories: vector(SECTION.memory, limitsOf),
     globals: within(SECTION.global, (reader) => reader.u32()) ?? 0,
     exports: vector(SECTION.export, exportOf),
     start: within(SECTION.start, (reader) => reader.u32()),
+    initialObjects: types.every((type) => 'params' in type)
+      ? undefined
+      : tables.reduce((sum, { objects }) => sum + objects, 0) +
+        (within(SECTION.global, (reader) => globalObjects(reader, types)) ?? 0) +
+        (within(SECTION.element, (reader) => elementObjects(reader, types)) ?? 0),
   }
 }
 
 function listOf<T>(reader: ByteReader, item: (reader: ByteReader) => T): readonly T[] {
-  const count = reader.u32()
+  const count = reader.count()
   const items: T[] = []
   for (let index = 0; index < count; index++) items.push(item(reader))
   return items
@@ -142,36 +141,24 @@ function sectionsOf(bytes: Uint8Array): readonly Section[] {
   return sections
 }
 
-function functionType(reader: ByteReader): FunctionType {
-  if (reader.u8() !== 0x60) throw unsupportedFeature('garbage collection')
-  const params = listOf(reader, valueType)
-  const count = reader.u32()
-  const resultsStart = reader.at
-  const results: number[] = []
-  for (let index = 0; index < count; index++) results.push(valueType(reader))
-  return { params, results, resultsStart, resultsEnd: reader.at }
-}
-
-function importOf(reader: ByteReader): ImportShape {
+function importOf(reader: ByteReader, types: readonly TypeShape[]): ImportShape {
   const module = reader.text()
   const name = reader.text()
   const kind = KINDS[reader.u8()]
   switch (kind) {
     case 'function':
-      return { module, name, kind, type: reader.u32() }
+      return { module, name, kind, type: reader.u32(), wide: false }
     case 'table':
-      tableOf(reader)
-      return { module, name, kind, type: 0 }
+      return { module, name, kind, type: 0, wide: tableOf(reader, types).wide }
     case 'memory':
-      memoryOf(reader)
-      return { module, name, kind, type: 0 }
+      return { module, name, kind, type: 0, wide: limitsOf(reader).wide }
     case 'global':
       valueType(reader)
       reader.u8()
-      return { module, name, kind, type: 0 }
+      return { module, name, kind, type: 0, wide: false }
     case 'tag':
       reader.u8()
-      return { module, name, kind, type: reader.u32() }
+      return { module, name, kind, type: reader.u32(), wide: false }
     case undefined:
       throw unsupportedFeature('an unknown kind of import')
     default:
@@ -186,20 +173,25 @@ function exportOf(reader: ByteReader): ExportShape {
   return { name, kind, index: reader.u32() }
 }
 
-function tableOf(reader: ByteReader): TableShape {
-  if (reader.bytes[reader.at] === 0x40) throw unsupportedFeature('tables with initial values')
-  const type = valueType(reader)
-  return { type, ...limitsOf(reader) }
+function tableOf(reader: ByteReader, types: readonly TypeShape[]): TableShape {
+  const hasInitial = reader.bytes[reader.at] === 0x40
+  if (hasInitial) reader.at += 2
+  const start = reader.at
+  valueType(reader)
+  const type = { start, end: reader.at }
+  const limits = limitsOf(reader)
+  if (!hasInitial) return { type, ...limits, initial: undefined, objects: 0 }
+  const from = reader.at
+  const objects = skipConstantExpression(reader, types)
+  return { type, ...limits, initial: { start: from, end: reader.at }, objects }
 }
-
-const memoryOf = (reader: ByteReader): SizeLimits => limitsOf(reader)
 
 function limitsOf(reader: ByteReader): SizeLimits {
   const flags = reader.u8()
   if ((flags & 0x02) !== 0) throw unsupportedFeature('threads (shared memory)')
-  if ((flags & 0x04) !== 0) throw unsupportedFeature('64-bit memory')
-  if (flags > 1) throw unsupportedFeature('custom page sizes')
-  return { min: reader.u64(), max: (flags & 1) !== 0 ? reader.u64() : undefined }
+  if (flags > 7) throw unsupportedFeature('custom page sizes')
+  const min = reader.u64()
+  return { min, max: (flags & 1) !== 0 ? reader.u64() : undefined, wide: (flags & 0x04) !== 0 }
 }
 
 /** The type of an exported function, or `undefined` if there is no such export. */
@@ -208,5 +200,5 @@ export function exportedFunction(shape: ModuleShape, wanted: string): FunctionTy
   if (!found) return undefined
   const imported = shape.imports.filter(({ kind }) => kind === 'function')
   const type = imported[found.index]?.type ?? shape.functions[found.index - imported.length]
-  return type === undefined ? undefined : shape.types[type]
+  return type === undefined ? undefined : functionTypeAt(shape.types, type)
 }

@@ -21,6 +21,10 @@ function signedBytes(value: bigint): Uint8Array {
   return writer.done()
 }
 
+/** `amount, answer` → the amount, or 0 if the answer is -1. */
+const TIMES_SUCCESS_32: readonly number[] = [OP.i32Const, 0x7f, OP.i32Ne, OP.i32Mul]
+const TIMES_SUCCESS_64: readonly number[] = [OP.i64Const, 0x7f, OP.i64Ne, OP.i64ExtendI32U, OP.i64Mul]
+
 /** Where the meter's current value is held: in the function's local, in the global, or (3) in both. */
 export const METER_AT = { local: 1, global: 2 } as const
 
@@ -44,14 +48,18 @@ export class FuelEmitter {
   /** Set by code that branches to the frame's exit: checks, traps, handlers. */
   needsFrame = false
   needsScratch = false
+  /** Like `needsScratch`, for 64-bit lengths. */
+  needsWideScratch = false
   maxDeferred = MAX_DEFERRED_FUEL
   #fuelLocal = 0
   readonly #meter: number
   readonly #work: number
+  readonly #objects: number
 
   constructor(meterGlobal: number) {
     this.#meter = meterGlobal
     this.#work = meterGlobal + 1
+    this.#objects = meterGlobal + 2
   }
 
   begin(fuelLocal: number): void {
@@ -64,6 +72,7 @@ export class FuelEmitter {
     this.calls = 0
     this.needsFrame = false
     this.needsScratch = false
+    this.needsWideScratch = false
   }
 
   #with(op: number, index: number): void {
@@ -144,13 +153,24 @@ export class FuelEmitter {
     this.#jumpIfNegative(depth)
   }
 
-  /** Charges the i32 on top of the stack, one unit of fuel each, before the instruction that consumes it. */
-  chargeLength(depth: number): void {
+  /** Charges the length on top of the stack, one unit of fuel each, before the instruction that consumes it. */
+  chargeLength(depth: number, wide = false): void {
     this.settle(0)
-    this.needsScratch = true
-    this.#with(OP.localTee, this.#fuelLocal + 1)
+    this.#with(OP.localTee, this.#amountLocal(wide))
+    this.#chargeAmount(depth, wide)
+  }
+
+  /** The local that holds a length; the one after it holds the answer of a growth. */
+  #amountLocal(wide: boolean): number {
+    if (wide) this.needsWideScratch = true
+    else this.needsScratch = true
+    return this.#fuelLocal + (wide ? 3 : 1)
+  }
+
+  /** Subtracts the saved length from the fuel, which must be in the local. */
+  #chargeAmount(depth: number, wide: boolean): void {
     this.#with(OP.localGet, this.#fuelLocal)
-    this.#scratch()
+    this.#amount(wide)
     this.constant(FUEL_SHIFT)
     this.code.all([OP.i64Shl, OP.i64Sub])
     this.#with(OP.localTee, this.#fuelLocal)
@@ -158,58 +178,78 @@ export class FuelEmitter {
     this.meterAt = METER_AT.local
   }
 
-  #scratch(): void {
-    this.#with(OP.localGet, this.#fuelLocal + 1)
-    this.code.u8(OP.i64ExtendI32U)
+  /** The saved length as an i64. SECURITY: a longer one counts as 2^32 - 1, so that no shift or product overflows. */
+  #amount(wide: boolean): void {
+    const local = this.#amountLocal(wide)
+    this.#with(OP.localGet, local)
+    if (!wide) {
+      this.code.u8(OP.i64ExtendI32U)
+      return
+    }
+    this.constant(0xffff_ffff)
+    this.#with(OP.localGet, local)
+    this.constant(0x1_0000_0000)
+    this.code.all([OP.i64LtU, OP.select])
   }
 
   /** Subtracts a fixed amount from the allowance for instructions that are slow in V8. */
   chargeWork(amount: number, depth: number): void {
+    this.#subtract(this.#work, amount, depth)
+  }
+
+  /** Subtracts the bytes of a new object from what the module may create. */
+  chargeObject(bytes: number, depth: number): void {
+    this.#subtract(this.#objects, bytes, depth)
+  }
+
+  #subtract(global: number, amount: number, depth: number): void {
     this.settle(this.pending)
-    this.#with(OP.globalGet, this.#work)
+    this.#with(OP.globalGet, global)
     this.constant(amount)
     this.code.u8(OP.i64Sub)
-    this.#endWork(depth)
+    this.#keepOrEnd(global, depth)
   }
 
   /** The same per element of the length that `chargeLength` or `beforeGrow` saved. */
-  chargeWorkForLength(each: number, depth: number): void {
+  chargeWorkForLength(each: number, depth: number, wide = false): void {
+    this.#subtractForLength(this.#work, each, depth, wide)
+  }
+
+  /** The bytes of a new array, whose length `chargeLength` saved. */
+  chargeObjectForLength(each: number, depth: number): void {
+    this.#subtractForLength(this.#objects, each, depth, false)
+  }
+
+  #subtractForLength(global: number, each: number, depth: number, wide: boolean): void {
     this.settle(this.pending)
-    this.#with(OP.globalGet, this.#work)
-    this.#scratch()
+    this.#with(OP.globalGet, global)
+    this.#amount(wide)
     this.constant(each)
     this.code.all([OP.i64Mul, OP.i64Sub])
-    this.#endWork(depth)
+    this.#keepOrEnd(global, depth)
   }
 
   /** Saves the requested growth, which is on top of the stack. */
-  beforeGrow(depth: number): void {
+  beforeGrow(depth: number, wide = false): void {
     this.chargeWork(WORK_COST.grow, depth)
-    this.needsScratch = true
-    this.#with(OP.localTee, this.#fuelLocal + 1)
+    this.#with(OP.localTee, this.#amountLocal(wide))
   }
 
   /** Charges the growth, one unit each; a failed growth (-1 on the stack) costs nothing. */
-  afterGrow(depth: number): void {
-    const [fuel, amount, answer] = [this.#fuelLocal, this.#fuelLocal + 1, this.#fuelLocal + 2]
-    this.#with(OP.localTee, answer)
+  afterGrow(depth: number, wide = false): void {
+    const amount = this.#amountLocal(wide)
+    this.#with(OP.localTee, amount + 1)
     this.#with(OP.localGet, amount)
-    this.#with(OP.localGet, answer)
-    this.code.all([OP.i32Const, 0x7f, OP.i32Ne, OP.i32Mul])
+    this.#with(OP.localGet, amount + 1)
+    this.code.all(wide ? TIMES_SUCCESS_64 : TIMES_SUCCESS_32)
     this.#with(OP.localSet, amount)
     this.settle(0)
-    this.#with(OP.localGet, fuel)
-    this.#scratch()
-    this.constant(FUEL_SHIFT)
-    this.code.all([OP.i64Shl, OP.i64Sub])
-    this.#with(OP.localTee, fuel)
-    this.#jumpIfNegative(depth)
-    this.meterAt = METER_AT.local
+    this.#chargeAmount(depth, wide)
   }
 
-  #endWork(depth: number): void {
-    this.#with(OP.globalSet, this.#work)
-    this.#with(OP.globalGet, this.#work)
+  #keepOrEnd(global: number, depth: number): void {
+    this.#with(OP.globalSet, global)
+    this.#with(OP.globalGet, global)
     this.#jumpIfNegative(depth)
   }
 

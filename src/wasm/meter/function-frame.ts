@@ -1,12 +1,16 @@
 import { ByteReader, ByteWriter } from './bytes.ts'
-import type { FunctionType } from './decode.ts'
 import type { FuelEmitter } from './fuel-emitter.ts'
 import { OP } from './opcodes.ts'
+import type { FunctionType, TypeShape } from './types.ts'
 
 /** State shared by all functions of a module. */
 export type CodeContext = {
   readonly bytes: Uint8Array
   readonly meterGlobal: number
+  readonly types: readonly TypeShape[]
+  /** Whether the addresses of each memory and table are 64-bit numbers, by index. */
+  readonly wideMemories: readonly boolean[]
+  readonly wideTables: readonly boolean[]
   /** The index of a type `() -> results of that type`, created on first use. */
   readonly resultsOnly: (type: FunctionType) => number
 }
@@ -17,6 +21,8 @@ export type BodyShape = {
   /** Whether any branch targets the end of the function. */
   readonly wrapped: boolean
   readonly loops: number
+  /** Whether an exception may arrive at the end of the function, so that the fuel is taken from the global there. */
+  readonly caught: boolean
   readonly start: number
   readonly bodyAt: number
   readonly end: number
@@ -54,11 +60,10 @@ function localsOf({ bytes }: CodeContext, { start, bodyAt }: BodyShape, ours: re
   return head
 }
 
-function openBlock({ resultsOnly }: CodeContext, type: FunctionType, head: ByteWriter): void {
+function openBlock({ bytes, resultsOnly }: CodeContext, type: FunctionType, head: ByteWriter): void {
   head.u8(OP.block)
-  const [only] = type.results
-  if (only === undefined) head.u8(0x40)
-  else if (type.results.length === 1) head.u8(only)
+  if (type.results.length === 0) head.u8(0x40)
+  else if (type.results.length === 1) head.span(bytes, type.resultsStart, type.resultsEnd)
   else head.signed(resultsOnly(type))
 }
 
@@ -77,17 +82,23 @@ function frameLeaf(context: CodeContext, fuel: FuelEmitter, body: BodyShape): By
   return head
 }
 
+function ownLocals({ needsScratch, needsWideScratch }: FuelEmitter): readonly number[] {
+  if (needsWideScratch) return [I64, I32, I32, I64, I64]
+  return needsScratch ? [I64, I32, I32] : [I64]
+}
+
 /**
  * Two blocks around the body: a branch out of the inner block returns, a branch out of the outer block ends the run.
  *
  *     block  enter  block (results)  body  end  leave  return  end  trap
  */
 function frameFull(context: CodeContext, fuel: FuelEmitter, body: BodyShape): ByteWriter {
-  const head = localsOf(context, body, fuel.needsScratch ? [I64, I32, I32] : [I64])
+  const head = localsOf(context, body, ownLocals(fuel))
   head.all([OP.block, 0x40])
   fuel.enter(head)
   openBlock(context, body.type, head)
   fuel.code.u8(OP.end)
+  if (body.caught) fuel.resync()
   fuel.leave()
   fuel.code.all([OP.return, OP.end])
   fuel.trap()

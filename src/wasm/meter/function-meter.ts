@@ -1,11 +1,18 @@
 import { SandboxError } from '../../model/errors.ts'
 import { ByteReader, type ByteWriter } from './bytes.ts'
+import { chargeObjects, hasOwnCharge, isWideLength } from './charges.ts'
 import { ControlStack, LABEL } from './control-stack.ts'
-import type { FunctionType } from './decode.ts'
 import { FuelEmitter, METER_AT, WORK_COST } from './fuel-emitter.ts'
 import { type CodeContext, writeFunction } from './function-frame.ts'
-import { skipBulkImmediates, skipImmediates, skipLocals, skipSimdImmediates } from './immediates.ts'
-import { BULK, COSTS, isOrdinary, OP, refusedOpcode } from './opcodes.ts'
+import {
+  skipBulkImmediates,
+  skipGcImmediates,
+  skipImmediates,
+  skipLocals,
+  skipSimdImmediates,
+} from './immediates.ts'
+import { BULK, COSTS, GC, isOrdinary, OP, refusedOpcode } from './opcodes.ts'
+import { type FunctionType, skipBlockType } from './types.ts'
 
 const ORDINARY = Uint8Array.from({ length: 256 }, (_, op) => (isOrdinary(op) ? 1 : 0))
 
@@ -26,6 +33,11 @@ export class FunctionMeter {
   /** Whether fuel may be owed at labels. Disabled when the targets of a branch table require different amounts. */
   #defer = true
   #conflict = false
+  /**
+   * Set for functions with `try_table`, whose handlers are labels: every path to a label writes the fuel to the global, and
+   * the code behind a label reads it from there, because an exception may have arrived with less.
+   */
+  #catches = false
   /** Set when a handler is found while fuel may be owed across calls: the rewrite starts over with `ride` 0. */
   needsExactCalls = false
 
@@ -44,10 +56,8 @@ export class FunctionMeter {
   /** Rewrites the body between `start` and `end` and appends it, with its size, to `out`. */
   rewrite(type: FunctionType, start: number, end: number, out: ByteWriter): void {
     this.#defer = true
-    if (!this.#attempt(type, start, end, out)) {
-      this.#defer = false
-      this.#attempt(type, start, end, out)
-    }
+    this.#catches = false
+    while (!this.#attempt(type, start, end, out)) this.#defer = false
   }
 
   #attempt(type: FunctionType, start: number, end: number, out: ByteWriter): boolean {
@@ -68,7 +78,8 @@ export class FunctionMeter {
     }
     if (this.#stack.depth !== 0) throw new SandboxError('invalid-input', 'a function has no end')
     this.#settleEnd()
-    const shape = { type, wrapped: this.#stack.fixed[0] === 1, loops: this.#loops, start, bodyAt, end }
+    const wrapped = this.#stack.fixed[0] === 1
+    const shape = { type, wrapped, loops: this.#loops, caught: this.#catches, start, bodyAt, end }
     writeFunction(this.#context, this.#fuel, shape, out)
     return true
   }
@@ -95,16 +106,18 @@ export class FunctionMeter {
       return
     }
     if (op === OP.prefixBulk) this.#bulk(skipBulkImmediates(reader))
+    else if (op === OP.prefixGc) this.#gc(skipGcImmediates(reader))
     else if (op === OP.prefixSimd) {
       skipSimdImmediates(reader)
       if (this.#live) this.#fuel.pending += 1
     } else this.#control(op)
   }
 
-  /** The first immediate of the current instruction, which the reader has already passed. */
-  #operand(): number {
+  /** A number of the current instruction, which the reader has already passed; 0 is the one after the opcode's first byte. */
+  #operand(position = 0): number {
     const { at } = this.#reader
     this.#reader.at = this.#opAt + 1
+    for (let skipped = 0; skipped < position; skipped++) this.#reader.skipNumber()
     const value = this.#reader.u32()
     this.#reader.at = at
     return value
@@ -135,6 +148,9 @@ export class FunctionMeter {
       case OP.delegate:
         this.#handler(op)
         break
+      case OP.tryTable:
+        this.#tryTable()
+        break
       case OP.brTable:
         this.#branchTable()
         break
@@ -155,6 +171,7 @@ export class FunctionMeter {
         break
       case OP.throw:
       case OP.rethrow:
+      case OP.throwRef:
         fuel.chargeWork(WORK_COST.throw, this.#stack.depth)
         fuel.beforeExit()
         this.#stop()
@@ -164,6 +181,8 @@ export class FunctionMeter {
         this.#stop()
         break
       case OP.brIf:
+      case OP.brOnNull:
+      case OP.brOnNonNull:
         this.#branchTo(this.#operand())
         break
       case OP.return:
@@ -171,10 +190,12 @@ export class FunctionMeter {
         break
       case OP.call:
       case OP.callIndirect:
+      case OP.callRef:
         fuel.beforeCall()
         break
       case OP.returnCall:
       case OP.returnCallIndirect:
+      case OP.returnCallRef:
         fuel.beforeTailCall()
         this.#stop()
         break
@@ -183,7 +204,7 @@ export class FunctionMeter {
         fuel.chargeWork(WORK_COST.tableElement, this.#stack.depth)
         break
       case OP.memoryGrow:
-        this.#grow()
+        this.#grow(this.#context.wideMemories[this.#operand()] === true)
         break
       default:
         throw refusedOpcode(op)
@@ -191,10 +212,10 @@ export class FunctionMeter {
   }
 
   /** Growth is charged after it has succeeded, as in Wasmtime. */
-  #grow(): void {
-    this.#fuel.beforeGrow(this.#stack.depth)
+  #grow(wide: boolean): void {
+    this.#fuel.beforeGrow(this.#stack.depth, wide)
     this.#syncPast()
-    this.#fuel.afterGrow(this.#stack.depth)
+    this.#fuel.afterGrow(this.#stack.depth, wide)
   }
 
   #stop(): void {
@@ -213,9 +234,10 @@ export class FunctionMeter {
     }
     this.#loops++
     this.#sync()
-    this.#fuel.settle(0)
+    this.#settleAtLabel(0)
     this.#push(LABEL.loop)
     this.#syncPast()
+    if (this.#catches) this.#fuel.resync()
     this.#fuel.check(this.#stack.depth)
   }
 
@@ -223,7 +245,7 @@ export class FunctionMeter {
     if (this.#live) {
       this.#fuel.pending += 1
       this.#sync()
-      this.#fuel.settle(this.#defer ? this.#fuel.pending : 0)
+      this.#settleAtLabel(this.#defer ? this.#fuel.pending : 0)
     }
     this.#push(LABEL.if)
   }
@@ -233,7 +255,7 @@ export class FunctionMeter {
     const index = stack.depth - 1
     if (this.#live) {
       this.#sync()
-      this.#fuel.settle(
+      this.#settleAtLabel(
         stack.fixed[index] ? (stack.owed[index] as number) : this.#defer ? this.#fuel.pending : 0,
       )
       stack.fix(index, this.#fuel.pending)
@@ -253,11 +275,12 @@ export class FunctionMeter {
       stack.depth = 0
       return
     }
-    const owed = stack.owedAtEnd(index)
+    const isLoop = stack.kind[index] === LABEL.loop
+    const owed = this.#catches && !isLoop ? 0 : stack.owedAtEnd(index)
     if (owed >= 0) {
       if (this.#live) {
         this.#sync()
-        fuel.settle(owed)
+        this.#settleAtLabel(owed)
       }
       fuel.pending = owed
       fuel.meterAt = METER_AT.local
@@ -269,6 +292,18 @@ export class FunctionMeter {
     // Code after a block counts as live if the block's start was, even if unreachable: no code is left unmetered.
     this.#live = stack.live[index] === 1
     if (!this.#live) fuel.pending = 0
+    else if (this.#catches && !isLoop) this.#resyncPast()
+  }
+
+  /** Charges before a path joins others at a label. */
+  #settleAtLabel(owed: number): void {
+    if (this.#catches) this.#fuel.settle(0, METER_AT.global)
+    else this.#fuel.settle(owed)
+  }
+
+  #resyncPast(): void {
+    this.#syncPast()
+    this.#fuel.resync()
   }
 
   /** Fuel that a branch to this label must owe; -1 if the branch may choose. */
@@ -279,7 +314,7 @@ export class FunctionMeter {
   #branchTo(label: number): void {
     const index = this.#stack.depth - 1 - label
     const owed = this.#owedBy(index)
-    this.#fuel.settle(owed < 0 ? this.#fuel.pending : owed)
+    this.#settleAtLabel(owed < 0 ? this.#fuel.pending : owed)
     this.#stack.fix(index, this.#fuel.pending)
   }
 
@@ -307,7 +342,7 @@ export class FunctionMeter {
     if (!this.#live || this.#conflict) return
     this.#fuel.pending += 1
     this.#sync()
-    this.#fuel.settle(owed < 0 ? this.#fuel.pending : owed)
+    this.#settleAtLabel(owed < 0 ? this.#fuel.pending : owed)
     const past = reader.at
     reader.at = targetsAt
     for (let left = count; left > 0; left--) {
@@ -326,7 +361,7 @@ export class FunctionMeter {
     if (this.#live) {
       if (op === OP.try) fuel.pending += 1
       this.#sync()
-      fuel.settle(0)
+      this.#settleAtLabel(0)
     }
     if (op === OP.try) {
       this.#push(LABEL.try)
@@ -336,12 +371,34 @@ export class FunctionMeter {
     this.#live = this.#stack.live[index] === 1
     fuel.pending = 0
     fuel.meterAt = METER_AT.local
-    if (op === OP.delegate) {
-      this.#stack.depth--
-    } else if (this.#live) {
-      this.#syncPast()
-      fuel.resync()
+    if (op === OP.delegate) this.#stack.depth--
+    if (this.#live && (op !== OP.delegate || this.#catches)) this.#resyncPast()
+  }
+
+  /** A block whose handlers are the labels of the blocks around it. */
+  #tryTable(): void {
+    if (this.#fuel.maxDeferred > 0) {
+      this.needsExactCalls = true
+      return
     }
+    if (!this.#catches) {
+      this.#catches = this.#conflict = true
+      return
+    }
+    const reader = this.#reader
+    skipBlockType(reader)
+    for (let left = reader.u32(); left > 0; left--) {
+      const hasTag = reader.u8() < 2
+      if (hasTag) reader.skipNumber()
+      const target = this.#stack.depth - 1 - reader.u32()
+      if (this.#live) this.#stack.fix(target, 0)
+    }
+    if (this.#live) {
+      this.#fuel.pending += 1
+      this.#sync()
+      this.#settleAtLabel(0)
+    }
+    this.#push(LABEL.tryTable)
   }
 
   #bulk(op: number): void {
@@ -349,17 +406,31 @@ export class FunctionMeter {
     this.#fuel.pending += 1
     if (op < BULK.memoryInit || op === BULK.dataDrop || op === BULK.elemDrop || op === BULK.tableSize) return
     this.#sync()
-    if (op === BULK.tableGrow) this.#grow()
-    else this.#fuel.chargeLength(this.#stack.depth)
-    if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK_COST.tableElement, this.#stack.depth)
+    const wide = isWideLength(this.#context, op, (position) => this.#operand(position))
+    if (op === BULK.tableGrow) this.#grow(wide)
+    else this.#fuel.chargeLength(this.#stack.depth, wide)
+    if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK_COST.tableElement, this.#stack.depth, wide)
+  }
+
+  #gc(op: number): void {
+    if (!this.#live) return
+    this.#fuel.pending += 1
+    if (op === GC.brOnCast || op === GC.brOnCastFail) {
+      this.#sync()
+      this.#branchTo(this.#operand(2))
+    } else if (hasOwnCharge(op)) {
+      this.#sync()
+      const operand = (position: number): number => this.#operand(position)
+      chargeObjects(this.#fuel, this.#context, op, { operand, depth: this.#stack.depth })
+    }
   }
 
   /** The end of the body is a label too: every path must reach it with the same amount owed. */
   #settleEnd(): void {
     const fuel = this.#fuel
-    if (this.#stack.fixed[0] === 1) {
+    if (this.#stack.fixed[0] === 1 || this.#catches) {
       const owed = this.#stack.owed[0] as number
-      if (this.#live) fuel.settle(owed)
+      if (this.#live) this.#settleAtLabel(owed)
       fuel.pending = owed
       fuel.meterAt = METER_AT.local
     } else if (!this.#live) {

@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { ByteReader } from './bytes.ts'
-import { valueType } from './decode.ts'
-import { BULK, IMM, IMMEDIATES, refusedOpcode, unsupportedFeature } from './opcodes.ts'
+import { BULK, GC, IMM, IMMEDIATES, refusedOpcode, unsupportedFeature } from './opcodes.ts'
+import { skipBlockType, skipHeapType, valueType } from './types.ts'
 
 /** Skips the immediates after an opcode's first byte; the caller handles branch tables and prefixed opcodes. */
 export function skipImmediates(reader: ByteReader, op: number): void {
@@ -9,6 +9,7 @@ export function skipImmediates(reader: ByteReader, op: number): void {
     case IMM.none:
     case IMM.prefix:
     case IMM.branchTable:
+    case IMM.handlers:
       break
     case IMM.twoNumbers:
       reader.skipNumber()
@@ -23,6 +24,9 @@ export function skipImmediates(reader: ByteReader, op: number): void {
     case IMM.memory:
       skipMemoryArgument(reader)
       break
+    case IMM.heapType:
+      skipHeapType(reader)
+      break
     case IMM.four:
       reader.at += 4
       break
@@ -30,22 +34,49 @@ export function skipImmediates(reader: ByteReader, op: number): void {
       reader.at += 8
       break
     case IMM.types:
-      for (let count = reader.u32(); count > 0; count--) valueType(reader)
+      for (let count = reader.count(); count > 0; count--) valueType(reader)
       break
     default:
       throw refusedOpcode(op)
   }
 }
 
-function skipBlockType(reader: ByteReader): void {
-  const first = reader.bytes[reader.at]
-  if (first === 0x63 || first === 0x64) throw unsupportedFeature('typed references')
+/** Alignment, the index of the memory if bit 6 says that there is one, and the offset. */
+function skipMemoryArgument(reader: ByteReader): void {
+  if ((reader.u32() & 0x40) !== 0) reader.skipNumber()
   reader.skipNumber()
 }
 
-function skipMemoryArgument(reader: ByteReader): void {
-  if ((reader.u32() & 0x40) !== 0) throw unsupportedFeature('multiple memories')
+/** A cast with a branch: flags, label, and the two heap types. */
+function skipCastBranch(reader: ByteReader): void {
+  reader.at += 1
   reader.skipNumber()
+  skipHeapType(reader)
+  skipHeapType(reader)
+}
+
+const TWO_INDICES: ReadonlySet<number> = new Set([
+  GC.structGet,
+  GC.structGet + 1,
+  GC.structGet + 2,
+  GC.structSet,
+  GC.arrayNewFixed,
+  GC.arrayNewData,
+  GC.arrayNewElem,
+  GC.arrayCopy,
+  GC.arrayInitData,
+  GC.arrayInitElem,
+])
+
+/** Skips the rest of an instruction with prefix 0xfb and returns its number. */
+export function skipGcImmediates(reader: ByteReader): number {
+  const op = reader.u32()
+  if (op > GC.i31GetU) throw unsupportedFeature(`the unknown instruction 0xfb ${op}`)
+  if (op === GC.brOnCast || op === GC.brOnCastFail) skipCastBranch(reader)
+  else if (op >= GC.refTest && op <= GC.refCastNull) skipHeapType(reader)
+  else if (op < GC.refTest && op !== GC.arrayLen) reader.skipNumber()
+  if (TWO_INDICES.has(op)) reader.skipNumber()
+  return op
 }
 
 /** Skips the rest of a SIMD instruction, starting at its opcode number. */
@@ -78,7 +109,7 @@ const MAX_LOCALS = 50_000
 /** Skips the local declarations of a function and counts the locals. */
 export function skipLocals(reader: ByteReader): number {
   let count = 0
-  for (let groups = reader.u32(); groups > 0; groups--) {
+  for (let groups = reader.count(); groups > 0; groups--) {
     count += reader.u32()
     if (count > MAX_LOCALS) throw new SandboxError('invalid-input', 'a function has too many locals')
     valueType(reader)

@@ -1,6 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 import { type WasmModule, wasmEngine } from '../engine.ts'
 import { decodeModule, type ModuleShape } from './decode.ts'
+import { invalidModule } from './features.ts'
 import { MAX_FRAMES } from './fuel-emitter.ts'
 import { type InitialMeter, type ModuleLimits, rewriteModule } from './rewrite.ts'
 
@@ -8,11 +9,16 @@ export { METER_EXPORTS } from './rewrite.ts'
 export { MAX_FRAMES }
 
 /** Part of every cache key, so that modules rewritten by an older version are not reused. */
-export const METER_VERSION = 2
+export const METER_VERSION = 3
 
 /** Larger modules are refused: compiling them would be a denial of service. */
 export const MAX_MODULE_BYTES = 16 * 1024 * 1024
 const PAGE_BYTES = 65_536
+/**
+ * SECURITY: V8 checks its own heap limit too rarely in a loop: without this limit, the process could end. It is below the
+ * heap of the worker thread (worker/guest-worker.ts).
+ */
+const MAX_OBJECT_MB = 64
 
 /** Limits that are written into the module. */
 export type MeterOptions = {
@@ -27,7 +33,9 @@ export type MeteredModule = { readonly bytes: Uint8Array; readonly shape: Module
 /** Rewrites a module so that it counts fuel and frames and traps when either is used up. */
 export function meterModule(original: Uint8Array, options: MeterOptions = {}): MeteredModule {
   const bytes = ownCopy(original)
-  if (!wasmEngine().validate(bytes)) throw notValid()
+  // SECURITY: validate before rewriting. The appended entries would make some invalid modules valid and give them access
+  // to the meter's globals and locals.
+  if (!wasmEngine().validate(bytes)) throw invalidModule(bytes)
   const steps = rewriteSteps(bytes, options)
   for (;;) {
     const step = steps.next()
@@ -47,7 +55,7 @@ export async function loadMetered(
   options: MeterOptions = {},
 ): Promise<MeteredModule & { readonly module: WasmModule }> {
   const bytes = ownCopy(original)
-  if (!(await isValid(bytes))) throw notValid()
+  if (!(await isValid(bytes))) throw invalidModule(bytes)
   const metered = await inSlices(rewriteSteps(bytes, options))
   try {
     return { ...metered, module: await wasmEngine().compile(metered.bytes) }
@@ -85,12 +93,6 @@ function ownCopy(original: Uint8Array): Uint8Array {
   return Uint8Array.from(original)
 }
 
-/**
- * SECURITY: validate before rewriting. The appended entries would make some invalid modules valid and give them access
- * to the meter's globals and locals.
- */
-const notValid = (): SandboxError => new SandboxError('invalid-input', 'not a valid WebAssembly module')
-
 const noRoom = (): SandboxError =>
   new SandboxError('unsupported', 'the module leaves no room for the meter', {
     hint: 'a number of functions, types or locals is at the engine’s own limit',
@@ -104,6 +106,7 @@ function* rewriteSteps(bytes: Uint8Array, options: MeterOptions): Generator<void
 
 const limitsOf = ({ memoryMb = 64, tableElements = 1 << 20 }: MeterOptions): ModuleLimits => ({
   memoryPages: Math.floor((memoryMb * 1024 * 1024) / PAGE_BYTES),
+  objectBytes: Math.min(memoryMb, MAX_OBJECT_MB) * 1024 * 1024,
   tableElements,
   functions: 100_000,
   functionBytes: 1024 * 1024,

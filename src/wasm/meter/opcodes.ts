@@ -14,6 +14,7 @@ export const OP = {
   catch: 0x07,
   throw: 0x08,
   rethrow: 0x09,
+  throwRef: 0x0a,
   end: 0x0b,
   br: 0x0c,
   brIf: 0x0d,
@@ -23,9 +24,13 @@ export const OP = {
   callIndirect: 0x11,
   returnCall: 0x12,
   returnCallIndirect: 0x13,
+  callRef: 0x14,
+  returnCallRef: 0x15,
   delegate: 0x18,
   catchAll: 0x19,
   drop: 0x1a,
+  select: 0x1b,
+  tryTable: 0x1f,
   localGet: 0x20,
   localSet: 0x21,
   localTee: 0x22,
@@ -39,6 +44,7 @@ export const OP = {
   i32Ne: 0x47,
   i64Ne: 0x52,
   i64LtS: 0x53,
+  i64LtU: 0x54,
   i32Mul: 0x6c,
   i64Add: 0x7c,
   i64Sub: 0x7d,
@@ -47,6 +53,9 @@ export const OP = {
   i64Or: 0x84,
   i64Shl: 0x86,
   i64ExtendI32U: 0xad,
+  brOnNull: 0xd5,
+  brOnNonNull: 0xd6,
+  prefixGc: 0xfb,
   prefixBulk: 0xfc,
   prefixSimd: 0xfd,
 } as const
@@ -65,6 +74,32 @@ export const BULK = {
   tableFill: 17,
 } as const
 
+/** Second bytes after `prefixGc`. */
+export const GC = {
+  structNew: 0,
+  structNewDefault: 1,
+  structGet: 2,
+  structSet: 5,
+  arrayNew: 6,
+  arrayNewDefault: 7,
+  arrayNewFixed: 8,
+  arrayNewData: 9,
+  arrayNewElem: 10,
+  arrayGet: 11,
+  arraySet: 14,
+  arrayLen: 15,
+  arrayFill: 16,
+  arrayCopy: 17,
+  arrayInitData: 18,
+  arrayInitElem: 19,
+  refTest: 20,
+  refCastNull: 23,
+  brOnCast: 24,
+  brOnCastFail: 25,
+  anyConvertExtern: 26,
+  i31GetU: 30,
+} as const
+
 /** How to skip the immediates of an instruction. */
 export const IMM = {
   none: 0,
@@ -77,6 +112,8 @@ export const IMM = {
   branchTable: 7,
   types: 8,
   prefix: 9,
+  heapType: 10,
+  handlers: 11,
   refused: 255,
 } as const
 
@@ -91,6 +128,7 @@ function immediates(): Uint8Array {
     [0x05, 0x05, IMM.none],
     [0x06, 0x06, IMM.blockType],
     [0x07, 0x09, IMM.number],
+    [0x0a, 0x0a, IMM.none],
     [0x0b, 0x0b, IMM.none],
     [0x0c, 0x0d, IMM.number],
     [0x0e, 0x0e, IMM.branchTable],
@@ -99,19 +137,23 @@ function immediates(): Uint8Array {
     [0x11, 0x11, IMM.twoNumbers],
     [0x12, 0x12, IMM.number],
     [0x13, 0x13, IMM.twoNumbers],
+    [0x14, 0x15, IMM.number],
     [0x18, 0x18, IMM.number],
     [0x19, 0x1b, IMM.none],
     [0x1c, 0x1c, IMM.types],
+    [0x1f, 0x1f, IMM.handlers],
     [0x20, 0x26, IMM.number],
     [0x28, 0x3e, IMM.memory],
     [0x3f, 0x42, IMM.number],
     [0x43, 0x43, IMM.four],
     [0x44, 0x44, IMM.eight],
     [0x45, 0xc4, IMM.none],
-    [0xd0, 0xd0, IMM.number],
+    [0xd0, 0xd0, IMM.heapType],
     [0xd1, 0xd1, IMM.none],
     [0xd2, 0xd2, IMM.number],
-    [0xfc, 0xfd, IMM.prefix],
+    [0xd3, 0xd4, IMM.none],
+    [0xd5, 0xd6, IMM.number],
+    [0xfb, 0xfd, IMM.prefix],
   ]
   for (const [first, last, kind] of ranges) table.fill(kind, first, last + 1)
   return table
@@ -131,15 +173,15 @@ function costs(): Uint8Array {
 
 /** Instructions that end a block, branch, or need a charge of their own. */
 export const isOrdinary = (op: number): boolean =>
-  op >= OP.drop && op < 0xd3 && op !== OP.memoryGrow && op !== OP.tableGet && op !== OP.tableSet
+  op >= OP.drop &&
+  op < OP.brOnNull &&
+  op !== OP.tryTable &&
+  op !== OP.memoryGrow &&
+  op !== OP.tableGet &&
+  op !== OP.tableSet
 
 const FEATURES: readonly (readonly [first: number, last: number, feature: string])[] = [
-  [0x0a, 0x0a, 'exceptions with references (throw_ref)'],
-  [0x1f, 0x1f, 'exceptions with references (try_table)'],
-  [0x14, 0x15, 'typed function references'],
-  [0xd3, 0xd3, 'garbage collection'],
-  [0xd4, 0xd6, 'typed function references'],
-  [0xfb, 0xfb, 'garbage collection'],
+  [0xe0, 0xe6, 'stack switching'],
   [0xfe, 0xfe, 'threads'],
 ]
 

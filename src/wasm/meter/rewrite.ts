@@ -1,19 +1,15 @@
 import { SandboxError } from '../../model/errors.ts'
 import { ByteReader, ByteWriter } from './bytes.ts'
-import {
-  type FunctionType,
-  importedCount,
-  type ModuleShape,
-  SECTION,
-  type Section,
-  type SizeLimits,
-} from './decode.ts'
+import { importedCount, type ModuleShape, SECTION, type Section, type SizeLimits } from './decode.ts'
 import { MAX_DEFERRED_FUEL } from './fuel-emitter.ts'
 import { FunctionMeter } from './function-meter.ts'
+import { type FunctionType, functionTypeAt } from './types.ts'
 
 /** Limits of the module, checked before the rewrite and written into the module. */
 export type ModuleLimits = {
   readonly memoryPages: number
+  /** Bytes of garbage-collected objects that a run may create in total. */
+  readonly objectBytes: number
   readonly tableElements: number
   readonly functions: number
   readonly functionBytes: number
@@ -29,6 +25,7 @@ export type InitialMeter = 'host' | { readonly fuel: number; readonly frames: nu
 export const METER_EXPORTS = {
   meter: '\0ringfence.meter',
   work: '\0ringfence.work',
+  objects: '\0ringfence.objects',
   start: '\0ringfence.start',
 } as const
 
@@ -45,7 +42,7 @@ const ORDER: readonly number[] = [1, 2, 3, 4, 5, 13, 6, 7, 8, 9, 12, 10, 11]
 /**
  * Writes the metered module, one generator step per function, so that a caller can yield to its event loop.
  *
- * INVARIANT: no index changes. Two globals, up to two exports, block types and locals are appended after the module's
+ * INVARIANT: no index changes. Up to three globals, their exports and the start function's, block types and locals are appended after the module's
  * own, so every existing index keeps its meaning; and since the original was valid, none of its indices can refer to
  * an appended entry.
  */
@@ -117,7 +114,7 @@ function sectionContent(
     case SECTION.table:
       return shape.tables.length > 0 ? tableSection(job) : undefined
     case SECTION.global:
-      return extended(job, section, 2, meterGlobals(job.initial))
+      return extended(job, section, hasObjects(job) ? 3 : 2, meterGlobals(job))
     case SECTION.export:
       return exportSection(job, section)
     case SECTION.start:
@@ -151,10 +148,25 @@ function extended(
   return out
 }
 
-function meterGlobals(initial: InitialMeter): ByteWriter {
+const hasObjects = ({ shape }: Rewrite): boolean => shape.initialObjects !== undefined
+
+/** The bytes that are left for functions after the initial values have created their objects. */
+function objectBytesLeft({ shape, limits }: Rewrite): number {
+  const left = limits.objectBytes - (shape.initialObjects ?? 0)
+  if (left >= 0) return left
+  throw new SandboxError(
+    'resource-limit-exceeded',
+    `the initial values of the module create ${shape.initialObjects} bytes of objects, the limit is ${limits.objectBytes}`,
+  )
+}
+
+/** The meter, the allowance for slow instructions and, if the module has such types, the bytes of objects that are left. */
+function meterGlobals(job: Rewrite): ByteWriter {
   const out = new ByteWriter()
-  const { fuel, frames } = initial === 'host' ? { fuel: 0, frames: 0 } : initial
-  for (const value of [(BigInt(fuel) << 16n) | BigInt(frames), BigInt(fuel)]) {
+  const { fuel, frames } = job.initial === 'host' ? { fuel: 0, frames: 0 } : job.initial
+  const values = [(BigInt(fuel) << 16n) | BigInt(frames), BigInt(fuel)]
+  if (hasObjects(job)) values.push(BigInt(objectBytesLeft(job)))
+  for (const value of values) {
     out.all([0x7e, 1, 0x42])
     out.signed64(value)
     out.u8(0x0b)
@@ -175,9 +187,10 @@ function exportSection(job: Rewrite, section: Section | undefined): ByteWriter |
   }
   add(METER_EXPORTS.meter, 3, meter)
   add(METER_EXPORTS.work, 3, meter + 1)
+  if (hasObjects(job)) add(METER_EXPORTS.objects, 3, meter + 2)
   const starts = shape.start !== undefined && job.initial === 'host'
   if (starts) add(METER_EXPORTS.start, 0, shape.start)
-  return extended(job, section, starts ? 3 : 2, added)
+  return extended(job, section, 2 + Number(hasObjects(job)) + Number(starts), added)
 }
 
 const meterGlobalOf = (shape: ModuleShape): number => importedCount(shape, 'global') + shape.globals
@@ -209,11 +222,15 @@ function shares(all: readonly SizeLimits[], ceiling: number, what: string): read
     )
   }
   const share = Math.floor((ceiling - least) / all.length)
-  return all.map(({ min, max }) => ({ min, max: Math.min(max ?? Number.POSITIVE_INFINITY, min + share) }))
+  return all.map(({ min, max, wide }) => ({
+    min,
+    max: Math.min(max ?? Number.POSITIVE_INFINITY, min + share),
+    wide,
+  }))
 }
 
-function writeLimits(out: ByteWriter, { min, max }: SizeLimits): void {
-  out.u8(1)
+function writeLimits(out: ByteWriter, { min, max, wide }: SizeLimits): void {
+  out.u8(wide ? 5 : 1)
   out.u32(min)
   out.u32(max as number)
 }
@@ -225,13 +242,16 @@ function memorySection({ shape, limits }: Rewrite): ByteWriter {
   return out
 }
 
-function tableSection({ shape, limits }: Rewrite): ByteWriter {
+function tableSection({ bytes, shape, limits }: Rewrite): ByteWriter {
   const out = new ByteWriter()
   out.u32(shape.tables.length)
-  shares(shape.tables, limits.tableElements, 'table elements').forEach((table, index) => {
-    out.u8(shape.tables[index]?.type as number)
-    writeLimits(out, table)
-  })
+  const shared = shares(shape.tables, limits.tableElements, 'table elements')
+  for (const [index, { type, initial }] of shape.tables.entries()) {
+    if (initial) out.all([0x40, 0])
+    out.span(bytes, type.start, type.end)
+    writeLimits(out, shared[index] as SizeLimits)
+    if (initial) out.span(bytes, initial.start, initial.end)
+  }
   return out
 }
 
@@ -246,6 +266,12 @@ function checkLimits({ shape, limits }: Rewrite): void {
     throw new SandboxError('invalid-input', 'the module exports a reserved name')
   }
 }
+
+/** Whether the memories or tables have 64-bit addresses, in the order of their indices: imported ones first. */
+const wideOf = ({ imports, memories, tables }: ModuleShape, kind: 'memory' | 'table'): readonly boolean[] => [
+  ...imports.filter((entry) => entry.kind === kind).map(({ wide }) => wide),
+  ...(kind === 'memory' ? memories : tables).map(({ wide }) => wide),
+]
 
 /** Fuel may be owed across calls unless a function catches exceptions, which is known only after reading all bodies. */
 function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
@@ -274,7 +300,17 @@ function* rewriteBodies(job: Rewrite, ride: number): Generator<void, Code | unde
   const section = shape.sections.find(({ id }) => id === SECTION.code)
   const reader = new ByteReader(bytes, section?.start ?? 0)
   bodies.u32(section ? reader.u32() : 0)
-  const meter = new FunctionMeter({ bytes, meterGlobal: meterGlobalOf(shape), resultsOnly }, ride)
+  const meter = new FunctionMeter(
+    {
+      bytes,
+      meterGlobal: meterGlobalOf(shape),
+      types: shape.types,
+      wideMemories: wideOf(shape, 'memory'),
+      wideTables: wideOf(shape, 'table'),
+      resultsOnly,
+    },
+    ride,
+  )
   let compileWork = 0
   for (const type of shape.functions) {
     const size = reader.u32()
@@ -284,7 +320,7 @@ function* rewriteBodies(job: Rewrite, ride: number): Generator<void, Code | unde
         `a function is longer than ${limits.functionBytes} bytes`,
       )
     }
-    meter.rewrite(shape.types[type] as FunctionType, reader.at, reader.at + size, bodies)
+    meter.rewrite(functionTypeAt(shape.types, type) as FunctionType, reader.at, reader.at + size, bodies)
     if (meter.needsExactCalls) return undefined
     compileWork += meter.loops ** 2
     if (meter.loops > MAX_LOOPS || compileWork > MAX_COMPILE_WORK) throw tooManyLoops(meter.loops)

@@ -114,6 +114,8 @@ export class SpecWorld {
     const meter = instance.exports[METER_EXPORTS.meter] as WasmGlobal | undefined
     if (meter === undefined) return
     this.#meters.push(meter)
+    const objects = instance.exports[METER_EXPORTS.objects] as WasmGlobal | undefined
+    if (objects) objects.value = 2n ** 62n
     this.#refill(instance.exports[METER_EXPORTS.work] as WasmGlobal)
     ;(instance.exports[METER_EXPORTS.start] as WasmFunction | undefined)?.()
   }

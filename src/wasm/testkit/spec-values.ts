@@ -53,5 +53,7 @@ export function showValue(value: unknown): string {
   if (typeof value === 'function') return 'function'
   if (typeof value === 'object' && value !== null && 'reference' in value)
     return `host ${String(value.reference)}`
+  // An object of the engine's garbage collector has no text of its own.
+  if (typeof value === 'object' && value !== null) return 'object'
   return `${typeof value} ${String(value)}`
 }

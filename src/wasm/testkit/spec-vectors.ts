@@ -1,5 +1,5 @@
 import { type WasmFunction, type WasmModule, wasmEngine } from '../engine.ts'
-import type { FunctionType } from '../meter/decode.ts'
+import type { FunctionType } from '../meter/types.ts'
 import { buildModule, type Code, I64, op } from './module-builder.ts'
 import { argumentOf, type SpecArgument } from './spec-values.ts'
 

@@ -24,7 +24,7 @@ export type GuestJob = {
   readonly entry: GuestEntry
   /** The module's imports, already checked. */
   readonly imports: readonly { readonly module: string; readonly name: string }[]
-  readonly exports: { readonly meter: string; readonly work: string; readonly start: string }
+  readonly exports: Readonly<Record<'meter' | 'work' | 'objects' | 'start', string>>
   readonly initialize: boolean
   readonly input: string
   readonly args: readonly string[]

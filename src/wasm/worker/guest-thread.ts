@@ -141,11 +141,15 @@ export class GuestThread {
     throw new Error('unreachable')
   }
 
-  #exhausted(): 'fuel' | 'stack' | undefined {
+  #exhausted(): 'fuel' | 'stack' | 'memory' | undefined {
     const word = this.#meter?.value ?? 0n
     if ((word & 0x8000n) !== 0n) return 'stack'
-    const work = (this.#instance?.exports[this.#job.exports.work] as WasmGlobal | undefined)?.value ?? 0n
-    return word < 0n || work < 0n ? 'fuel' : undefined
+    if (word < 0n || this.#left('work') < 0n) return 'fuel'
+    return this.#left('objects') < 0n ? 'memory' : undefined
+  }
+
+  #left(what: 'work' | 'objects'): bigint {
+    return (this.#instance?.exports[this.#job.exports[what]] as WasmGlobal | undefined)?.value ?? 0n
   }
 
   #fuelUsed(): number {

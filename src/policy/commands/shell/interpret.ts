@@ -303,6 +303,7 @@ function runTest(words: Words, expression: TestExpression): void {
 
 /** Judges functions that the line defines but does not call by name: a trap or a later line may call them. */
 export function runUncalled(walk: Walk, scope: Scope): void {
+  if (scope.functions.size === 0) return
   for (const found of [...scope.functions.values()].flatMap(({ bodies }) => bodies)) {
     if (found.called) continue
     found.called = true

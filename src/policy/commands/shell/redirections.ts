@@ -3,9 +3,13 @@ import { type CommandContext, unreadable, wordsOf } from '../command-context.ts'
 import { dynamic, type Finding } from '../finding.ts'
 import { deeper, spend, type Walk } from '../walk.ts'
 import { redirectTo } from './redirect.ts'
-import { EMPTY, fork, type Scope, type Source, type Stream, textStream } from './scope.ts'
+import { EMPTY, fork, mergeInto, type Scope, type Source, type Stream, textStream } from './scope.ts'
 import { ANY } from './unknown-text.ts'
 import { expandBody, expandText, expandWord, type Words } from './words.ts'
+
+type Redirected = { readonly stdin: Stream | undefined; readonly finish: (out: Stream) => Stream }
+
+const UNREDIRECTED: Redirected = { stdin: undefined, finish: (out) => out }
 
 type Redirecting = { readonly around: CommandContext; readonly findings: Finding[] }
 
@@ -15,8 +19,11 @@ export function redirections(
   scope: Scope,
   list: readonly Redirection[],
   { around, findings }: Redirecting,
-) {
-  const words = wordsOf(walk, scope, around)
+): Redirected {
+  if (list.length === 0) return UNREDIRECTED
+  // A program's redirections are expanded in its own process, a builtin's in the shell: `<<< ${x:=1}` may or may not set x.
+  const inside = fork(scope)
+  const words = wordsOf(walk, inside, around)
   let stdin: Stream | undefined
   const sinks: ((out: Stream) => Stream)[] = []
   for (const redirect of list) {
@@ -47,6 +54,7 @@ export function redirections(
       }
     }
   }
+  mergeInto(scope, inside)
   return { stdin, finish: (out: Stream): Stream => sinks.reduce((stream, sink) => sink(stream), out) }
 }
 

@@ -25,7 +25,7 @@ export const EMPTY: Stream = { text: '', from: NOWHERE, piped: true }
 /** Input or output whose text is known. */
 export const textStream = (text: string, from: Iterable<Source> = NOWHERE): Stream => ({
   text,
-  from: new Set(from),
+  from: from instanceof Set ? from : new Set(from),
   piped: true,
 })
 
@@ -34,7 +34,8 @@ export function joined(a: Stream, b: Stream): Stream {
   if (a === EMPTY || a === CLOSED) return b
   if (b === EMPTY || b === CLOSED) return a
   const text = a.text.length + b.text.length > 32_768 ? ANY : a.text + b.text
-  return { text, from: new Set([...a.from, ...b.from]), piped: true }
+  const from = b.from.size === 0 ? a.from : new Set([...a.from, ...b.from])
+  return { text, from, piped: true }
 }
 
 /** A file that the line created before using it. */
@@ -94,22 +95,34 @@ export const newScope = (cwd: string): Scope => ({
   detached: false,
 })
 
+/** Most lines define nothing, and copying an empty map costs far more than making one. */
+const copyOf = <K, V>(map: Map<K, V>): Map<K, V> => (map.size === 0 ? new Map() : new Map(map))
+
 /** A copy for a subshell; changes do not affect the parent. */
-export const fork = (scope: Scope, change: Partial<Scope> = {}): Scope => ({
-  ...scope,
-  vars: new Map(scope.vars),
-  origins: new Map(scope.origins),
-  arrays: new Map(scope.arrays),
-  references: new Map(scope.references),
-  functions: new Map(scope.functions),
-  names: new Map(scope.names),
-  ...change,
-})
+export function fork(scope: Scope, change?: Partial<Scope>): Scope {
+  const copy: Scope = {
+    vars: copyOf(scope.vars),
+    origins: copyOf(scope.origins),
+    arrays: copyOf(scope.arrays),
+    references: copyOf(scope.references),
+    cwds: scope.cwds,
+    previousCwds: scope.previousCwds,
+    functions: copyOf(scope.functions),
+    positional: scope.positional,
+    files: scope.files,
+    names: copyOf(scope.names),
+    lastArgument: scope.lastArgument,
+    calling: scope.calling,
+    detached: scope.detached,
+  }
+  return change ? Object.assign(copy, change) : copy
+}
 
 /** Merges the state of an alternative path into `scope`. Returns true if that changed it. */
 export function mergeInto(scope: Scope, other: Scope): boolean {
   let changed = false
-  for (const name of new Set([...scope.vars.keys(), ...other.vars.keys()])) {
+  const names = scope.vars.size + other.vars.size === 0 ? [] : [...scope.vars.keys(), ...other.vars.keys()]
+  for (const name of new Set(names)) {
     if (scope.vars.get(name) === other.vars.get(name) || scope.vars.get(name) === ANY) continue
     scope.vars.set(name, ANY)
     changed = true

@@ -32,7 +32,7 @@ export function runCommand(walk: Walk, scope: Scope, command: Command, around: C
     if (part.type === 'Assignment') assignments.push(part)
     else redirects.push(part)
   }
-  const argv: string[] = command.name ? [...expandWord(words, command.name)] : []
+  const argv: string[] = command.name ? expandWord(words, command.name).slice() : []
   const declared: Assignment[] = []
   for (const part of command.suffix) {
     if (part.type === 'Word') argv.push(...expandWord(words, part))
@@ -56,9 +56,12 @@ export function runCommand(walk: Walk, scope: Scope, command: Command, around: C
 
 /** SECURITY: our parser ends the value of `w=<(…)` at the `<`, and would read the rest as another word; bash does not. */
 function hasSplitValue({ prefix, name, suffix }: Command): boolean {
+  if (!prefix.some(isAssignment) && !suffix.some(isAssignment)) return false
   const parts = [...prefix, ...(name ? [name] : []), ...suffix]
   return parts.some((part, index) => part.type === 'Assignment' && part.end === parts[index + 1]?.pos)
 }
+
+const isAssignment = ({ type }: Assignment | Redirection | Word): boolean => type === 'Assignment'
 
 type Simple = {
   readonly scope: Scope
@@ -98,13 +101,14 @@ function runSimple(walk: Walk, simple: Simple): Stream {
   for (const { name, value } of env) inside.vars.set(name, value)
   const out = runArgv(walk, inside, argv, {
     stdin: stdin ?? around.stdin,
-    findings: [...findings, ...poison],
+    findings: poison.length === 0 ? findings : [...findings, ...poison],
     sources: simple.sources,
     call: (name, args) => callFunction(walk, scope, name, { args, around }),
   })
   if (inside !== scope) scope.cwds = inside.cwds
   // Declaration builtins leave a name or a whole assignment in `$_`, depending on the builtin.
-  scope.lastArgument = argv.at(-1)?.includes('=') ? ANY : (argv.at(-1) ?? '')
+  const last = argv[argv.length - 1] ?? ''
+  scope.lastArgument = last.includes('=') ? ANY : last
   for (const assignment of simple.declared) declare(words, argv, assignment)
   return finish(out)
 }

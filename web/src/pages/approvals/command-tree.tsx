@@ -1,10 +1,7 @@
 import type { CommandJudgement } from '../../../../src/model/decision.ts'
+import { commandText } from '../../../../src/model/shell-quote.ts'
 import { Badge, RuleTag } from '../../components/badge.tsx'
 import { safeText } from '../../format.ts'
-
-/** Arguments quoted as a shell needs them, so that each one's boundaries are visible. */
-export const commandText = (argv: readonly string[]): string =>
-  argv.map((word) => (/^[^\s'"\\]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(' ')
 
 const MAX_DEPTH = 6
 const MAX_LENGTH = 2000

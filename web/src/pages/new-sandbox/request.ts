@@ -1,4 +1,5 @@
 import type { SandboxSpec } from '../../../../src/client/types.ts'
+import { shellWord } from '../../../../src/model/shell-quote.ts'
 
 /** The fields of the form, as typed. Empty: the server's default. */
 export type SandboxForm = {
@@ -118,5 +119,3 @@ const secondsOf = (ms: number | undefined): number | undefined => (ms === undefi
 
 /** A value that begins with a dash would be read as an option. */
 const argument = (value: string): string => `${value.startsWith('-') ? '=' : ' '}${shellWord(value)}`
-const shellWord = (word: string): string =>
-  /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`

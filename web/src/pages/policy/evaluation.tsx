@@ -1,8 +1,8 @@
 import type { Inspected, JudgedCommand } from '../../../../src/client/console-types.ts'
+import { commandText } from '../../../../src/model/shell-quote.ts'
 import { Badge, RuleTag } from '../../components/badge.tsx'
 import { Panel } from '../../components/panel.tsx'
 import { plural, safeText } from '../../format.ts'
-import { commandText } from '../approvals/command-tree.tsx'
 
 const MAX_LENGTH = 600
 const MAX_DEPTH = 6
