@@ -28,10 +28,12 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
   ],
   'proc.hidden': PROCESSES,
   'ipc.private': IPC,
+  'proc.between': UNPROVEN,
   'kernel.filtered': KERNEL,
   'kernel.separate': OTHER_KERNEL,
   ...LIMITS,
   'limit.fuel': UNPROVEN,
   'secrets.outside': BROKERED,
+  'secrets.between': UNPROVEN,
   cleanup: CLEANUP,
 }

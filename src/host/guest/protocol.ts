@@ -1,7 +1,7 @@
 // Generated from guest/protocol.json by scripts/protocol.mjs; do not edit.
 
 /** Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-export const PROTOCOL_VERSION = '7'
+export const PROTOCOL_VERSION = '8'
 
 /** Letters of the frames that the agent sends. */
 export const AGENT_FRAMES = {
@@ -25,7 +25,7 @@ export const AGENT_FRAMES = {
   stderr: 'P',
   /** an access kind and a path: what a traced command accessed */
   use: 'M',
-  /** empty: the sandbox opened a stream to its proxy */
+  /** a stream to the proxy; the id of the isolated command that opened it (4 bytes), or empty */
   tunnel: 'N',
   /** empty: a container is up and waits for its configuration */
   waiting: 'H',
@@ -201,6 +201,7 @@ export const COMMAND_FIELDS: Readonly<Record<string, number>> = {
   input: 0,
   'wait-for-start': 0,
   terminal: 2, // COLUMNS ROWS
+  offline: 0,
   as: 1, // USER
   owner: 1, // USER
 }
@@ -227,6 +228,7 @@ export const CONFIG_FIELDS: Readonly<Record<string, number>> = {
   'range-lock': 1, // FD
   'wait-for-go': 0,
   persistent: 0,
+  isolate: 0,
   prefork: 0,
   'shared-network': 0,
   trace: 0,
