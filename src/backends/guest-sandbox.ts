@@ -21,8 +21,8 @@ import {
   type LimitEnforcement,
   timeLimits,
 } from './guest-command.ts'
-import { assertPorts, isolationFields, secretsOf } from './isolated-command.ts'
 import { guestFiles, type RunBuiltin, type SharedFiles } from './guest-files.ts'
+import { assertPorts, isolationFields, secretsOf } from './isolated-command.ts'
 
 /** What a backend adds to a session with the guest agent. */
 export type GuestTransport = LimitEnforcement & {

@@ -58,7 +58,8 @@ const PRIORITY = {
 /** Every backend. Those that are expensive to load are loaded on first use. */
 export function registryFor(options: RegistryOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts
-  const probePlan = (isolation?: Isolation): Plan => probePlanFor({ policy: policy(), observe, stateDir }, isolation)
+  const probePlan = (isolation?: Isolation): Plan =>
+    probePlanFor({ policy: policy(), observe, stateDir }, isolation)
   const proofs = new ProofStore(stateDir, VERSION)
   const registry = new SandboxRegistry(
     probeCache<Probe>(stateDir),

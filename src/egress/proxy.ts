@@ -63,7 +63,8 @@ export class EgressProxy {
   constructor(options: EgressProxyOptions) {
     const secrets = options.secrets ?? []
     const transforms = new Transforms(options.transforms ?? [])
-    this.#authority = options.authority ?? (secrets.length + transforms.size > 0 ? new Authority() : undefined)
+    this.#authority =
+      options.authority ?? (secrets.length + transforms.size > 0 ? new Authority() : undefined)
     this.#credentials = options.credentials
     this.#core = new Core({
       allowHosts: options.allowHosts,

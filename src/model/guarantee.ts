@@ -12,7 +12,8 @@ export const GUARANTEES = {
   'net.fetch': 'only allowlisted hosts can be reached, never private or metadata addresses',
   'proc.hidden': 'no host process can be seen or signalled',
   'ipc.private': 'no host IPC, abstract socket or terminal can be used',
-  'proc.between': 'no isolated command sees, signals, traces, reads or connects to another of the same sandbox',
+  'proc.between':
+    'no isolated command sees, signals, traces, reads or connects to another of the same sandbox',
   'kernel.filtered': 'dangerous system calls are blocked',
   'kernel.separate': 'the sandbox has its own kernel',
   'limit.wall': 'a command and all its processes end at the time limit',

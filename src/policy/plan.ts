@@ -3,7 +3,14 @@ import { SandboxError } from '../model/errors.ts'
 import type { Guarantee } from '../model/guarantee.ts'
 import { isWithin } from '../model/path.ts'
 import { type PathFact, type Plan, sealPlan } from '../model/plan.ts'
-import { type Isolation, isRemote, type Limits, type NetworkMode, type Preset, type Spec } from '../model/spec.ts'
+import {
+  type Isolation,
+  isRemote,
+  type Limits,
+  type NetworkMode,
+  type Preset,
+  type Spec,
+} from '../model/spec.ts'
 import {
   distinct,
   type Facts,

@@ -30,17 +30,18 @@ import { SandboxFiles } from './sandbox-files.ts'
 import { SandboxRecord } from './sandbox-record.ts'
 
 /** How a command of a sandbox runs. */
-export type ExecOptions = AuthorizeOptions & IsolationOptions & {
-  readonly stdin?: 'inherit' | Uint8Array | string
-  /** Receives output as it arrives. Without it, a command that prints more than 16 MiB, or `outputBytes`, is killed. */
-  readonly output?: ExecIo['output']
-  readonly signal?: AbortSignal
-  readonly onStarted?: ExecIo['onStarted']
-  /** For this command only, in addition to the sandbox's limits. */
-  readonly limits?: Limits
-  /** The last command: the sandbox is closed together with it. */
-  readonly last?: boolean
-}
+export type ExecOptions = AuthorizeOptions &
+  IsolationOptions & {
+    readonly stdin?: 'inherit' | Uint8Array | string
+    /** Receives output as it arrives. Without it, a command that prints more than 16 MiB, or `outputBytes`, is killed. */
+    readonly output?: ExecIo['output']
+    readonly signal?: AbortSignal
+    readonly onStarted?: ExecIo['onStarted']
+    /** For this command only, in addition to the sandbox's limits. */
+    readonly limits?: Limits
+    /** The last command: the sandbox is closed together with it. */
+    readonly last?: boolean
+  }
 
 /** A finished command with its id and decision. */
 export type Executed = ExecResult & {

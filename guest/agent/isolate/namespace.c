@@ -23,8 +23,9 @@
 #define TREE_RECURSIVE 0x8000
 #define MOVE_FROM_EMPTY 0x4
 #define STAGE_DEV "/tmp/.dev"
+#define STAGE_FILE "/tmp/.file"
 
-enum { MAX_INNER = 256, MAX_MOUNTINFO = 1 << 20 };
+enum { MAX_COVER = 1 << 16, MAX_INNER = 256, MAX_MOUNTINFO = 1 << 20 };
 
 struct inner_mount {
   char path[PATH_MAX];
@@ -108,12 +109,29 @@ static void make_mount_point(const char *root, const char *path, bool directory)
   if (fd >= 0) close(fd);
 }
 
+/* The kernel does not move a mount of a file without a name, as bubblewrap makes for small files. */
+static void cover_with_copy(const struct inner_mount *inner) {
+  static char text[MAX_COVER];
+  char link[64];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", inner->tree);
+  int from = open(link, O_RDONLY | O_CLOEXEC), to = open(STAGE_FILE, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0444);
+  ssize_t length = from < 0 ? -1 : read(from, text, sizeof text);
+  if (length < 0 || length == sizeof text || to < 0 || write(to, text, (size_t)length) != length ||
+      mount(STAGE_FILE, inner->path, NULL, MS_BIND, NULL) || unlink(STAGE_FILE))
+    die("isolation: cannot copy %s: %s", inner->path, strerror(errno));
+  close(from);
+  close(to);
+  unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV;
+  if (mount(NULL, inner->path, NULL, flags, NULL)) die("isolation: %s: %s", inner->path, strerror(errno));
+}
+
 static void attach_inner(const char *root, struct inner_mount *mounts, size_t count) {
   for (size_t i = 0; i < count; i++) {
     struct stat stat;
     if (fstat(mounts[i].tree, &stat)) die("isolation: %s: %s", mounts[i].path, strerror(errno));
     if (strcmp(root, "/proc")) make_mount_point(root, mounts[i].path, S_ISDIR(stat.st_mode));
-    if (syscall(SYS_move_mount, mounts[i].tree, "", AT_FDCWD, mounts[i].path, MOVE_FROM_EMPTY))
+    if (S_ISREG(stat.st_mode) && !stat.st_nlink) cover_with_copy(&mounts[i]);
+    else if (syscall(SYS_move_mount, mounts[i].tree, "", AT_FDCWD, mounts[i].path, MOVE_FROM_EMPTY))
       die("isolation: cannot mount on %s: %s", mounts[i].path, strerror(errno));
     close(mounts[i].tree);
   }

@@ -165,8 +165,13 @@ static void close_own_ends(const struct stdio_pipes *pipes) {
   close_if_open(pipes->requests[0]);
 }
 
+static void pass_start(const struct command *command) {
+  if (command->may_start && command->messages.fd >= 0) send_message(command->messages.fd, MESSAGE_START, "", 0, -1);
+}
+
 void command_watch_messages(struct command *command, int socket) {
   watch_start(&command->messages, socket, READABLE, message_ready, command);
+  pass_start(command);
 }
 
 static void watch_command(struct command *command, const struct stdio_pipes *pipes) {
@@ -227,7 +232,7 @@ void command_handle_frame(struct command *command, enum frame_type type, char *p
     case FRAME_SIGNAL: return send_signal(command, payload_number(payload, length));
     case FRAME_KILL: command->kill_requested = true; return kill_command(command);
     case FRAME_RESIZE: return stdio_resize(command, (unsigned char *)payload, length);
-    case FRAME_GO: send_message(command->messages.fd, MESSAGE_START, "", 0, -1); return;
+    case FRAME_GO: command->may_start = true; return pass_start(command);
     default: return;
   }
 }

@@ -16,6 +16,7 @@ struct command {
   bool isolated; /* `subreaper` is the init of its namespaces */
   int requests;  /* to its subreaper: what `sudo` asks for; -1 without a root user */
   bool terminal;
+  bool may_start;      /* the host has sent FRAME_GO, perhaps before an isolated command had a process */
   bool kill_requested; /* kill it as soon as its pid is known */
   bool exited;         /* its status is known */
   bool exit_reported;  /* the host has been told */

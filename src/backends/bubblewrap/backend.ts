@@ -126,7 +126,7 @@ class Bubblewrap implements Backend, Wrapper {
       const own = Buffer.from(stdout).toString().trim().split('\n')
       const isOwn = (name: string, index: number): boolean => {
         const [shared, found] = [status.get(`ns/${name}`), own[index]]
-        return shared !== undefined && found !== undefined && found.startsWith(`${name}:`) && shared !== found
+        return shared !== undefined && shared !== found && found?.startsWith(`${name}:`) === true
       }
       return OWN_NAMESPACES.every(isOwn)
     } catch {
@@ -184,7 +184,9 @@ class Bubblewrap implements Backend, Wrapper {
       // The connections of an isolated command come over the channel, with its id.
       const isolated = isIsolated(plan)
       const companion = startChannelProcess(this.#launch(plan, env), isolated ? undefined : onTunnel)
-      const session = new Session(companion.channel, isolated ? onTunnel : undefined)
+      // SECURITY: a connection that no command owns has no secrets.
+      const take: OpenOptions['onTunnel'] = (stream, secrets = []) => onTunnel?.(stream, secrets)
+      const session = new Session(companion.channel, isolated ? take : undefined)
       return { group, companion, session }
     })
   }

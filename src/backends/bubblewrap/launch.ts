@@ -3,8 +3,8 @@ import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
-import { isIsolated } from '../isolated-command.ts'
 import { isOffline, protectionFields, socketFields, watched, writableTargets } from '../guest-config.ts'
+import { isIsolated } from '../isolated-command.ts'
 import { RUN_BYTES, rootOperations } from '../writable-root.ts'
 
 /**

@@ -195,7 +195,11 @@ export class Session implements FrameSender {
     const owner = command === undefined ? undefined : this.#listeners.get(command)
     const isNobodys = command !== undefined && !(owner instanceof GuestProcess)
     const refused =
-      isNobodys || !this.#onTunnel || id < AGENT_IDS || this.#listeners.has(id) || this.#tunnels >= MAX_TUNNELS
+      isNobodys ||
+      !this.#onTunnel ||
+      id < AGENT_IDS ||
+      this.#listeners.has(id) ||
+      this.#tunnels >= MAX_TUNNELS
     if (refused) {
       this.send('drop', id)
       return
