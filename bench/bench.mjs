@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { compilePolicy, judgeLine, Sandbox, wrap } from '../dist/bench/library.js'
+import { goal, percentile, skipped } from './goals.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = dirname(here)
@@ -144,6 +145,7 @@ async function usable(rows) {
       await action()
       out.push([name, action, []])
     } catch (error) {
+      skipped(name, error.message)
       console.log(`skipped: ${name}: ${String(error.message).split('\n')[0]}`)
     }
   }
@@ -160,38 +162,47 @@ async function measure(rows) {
     process.stderr.write(`\rround ${round + 1} of ${rounds} `)
   }
   process.stderr.write('\r                    \r')
-  return new Map(rows.map(([name, , times]) => [name, { median: median(times), min: Math.min(...times) }]))
+  return new Map(
+    rows.map(([name, , times]) => [
+      name,
+      { median: median(times), min: Math.min(...times), p99: percentile(times, 0.99) },
+    ]),
+  )
 }
 
 function table(results) {
   const plain = results.get('plain spawn').median
   const raw = results.get('raw bwrap, the same mounts').median
   console.log(
-    `${'one command in a sandbox'.padEnd(46)} ${'median ms'.padStart(10)} ${'min ms'.padStart(8)} ${'× spawn'.padStart(9)} ${'× bwrap'.padStart(9)}`,
+    `${'one command in a sandbox'.padEnd(46)} ${'median ms'.padStart(10)} ${'p99 ms'.padStart(8)} ${'× spawn'.padStart(9)} ${'× bwrap'.padStart(9)}`,
   )
-  for (const [name, { median, min }] of results)
+  for (const [name, { median, p99 }] of results)
     console.log(
-      `${name.padEnd(46)} ${median.toFixed(1).padStart(10)} ${min.toFixed(1).padStart(8)} ${(median / plain).toFixed(1).padStart(9)} ${(median / raw).toFixed(2).padStart(9)}`,
+      `${name.padEnd(46)} ${median.toFixed(1).padStart(10)} ${p99.toFixed(1).padStart(8)} ${(median / plain).toFixed(1).padStart(9)} ${(median / raw).toFixed(2).padStart(9)}`,
     )
 }
 
 function aims(results) {
   const at = (name) => results.get(name)?.median
-  const node = at('node -e 0') + at('raw bwrap, the same mounts')
-  const lines = [
-    [
-      'library exec ÷ raw bwrap',
-      at('ringfence library: exec (judged, recorded)') / at('raw bwrap, the same mounts'),
-      1.5,
-    ],
-    ['CLI ÷ (node + raw bwrap)', at('ringfence CLI: run -- true') / node, 1.4],
-  ]
+  // Like with like: a new sandbox beside a new bwrap, a warm one beside a plain process, our command beside a command.
+  const oneShot = at('ringfence library: create + exec + close')
+  goal(
+    'library create + exec + close ÷ raw bwrap, the same mounts',
+    oneShot / at('raw bwrap, the same mounts'),
+  )
+  goal(
+    'library exec in a warm sandbox ÷ plain spawn',
+    at('ringfence library: exec (judged, recorded)') / at('plain spawn'),
+  )
+  goal(
+    'ringfence run -- true ÷ codex sandbox, native binary',
+    at('ringfence CLI: run -- true') / at('codex sandbox, native binary'),
+  )
   console.log()
-  for (const [name, ratio, aim] of lines) console.log(`${name.padEnd(30)} ${ratio.toFixed(2)}   aim ${aim}`)
   for (const peer of ['sandbox-runtime library: wrap + spawn', 'codex sandbox, native binary'])
     if (at(peer))
       console.log(
-        `${`${peer} ÷ our library`.padEnd(56)} ${(at(peer) / at('ringfence library: exec (judged, recorded)')).toFixed(1)}`,
+        `${`${peer} ÷ our library, one sandbox each`.padEnd(66)} ${(at(peer) / oneShot).toFixed(1)}`,
       )
   for (const peer of ['sandbox-runtime CLI: srt true', 'codex sandbox, npm command'])
     if (at(peer))
@@ -218,6 +229,10 @@ async function fileCost() {
   ].map((row) => [...row, []])
   const results = await measure(rows)
   const plain = results.get('2000 files, no sandbox').median
+  goal(
+    '2,000 files with protected names ÷ without a sandbox',
+    results.get('2000 files, protected names held').median / plain,
+  )
   console.log()
   for (const [name, { median }] of results)
     console.log(
@@ -250,10 +265,24 @@ function judgeWarm() {
   times.sort((a, b) => a - b)
   const total = times.reduce((sum, value) => sum + value, 0)
   const at = (share) => times[Math.floor(times.length * share)].toFixed(0)
+  goal('policy decisions per second', (times.length / total) * 1e6)
   console.log(
     `\npolicy decision for a typical command, warm: p50 ${at(0.5)} µs, p99 ${at(0.99)} µs, ${Math.round((times.length / total) * 1e6)} per second`,
   )
 }
+
+/** One call of the hook, as Claude Code makes it. */
+const hooked = (call) =>
+  new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, [ringfence, 'hook', 'claude-code'], {
+      cwd: workspace,
+      env: cliEnv,
+      stdio: ['pipe', 'ignore', 'ignore'],
+    })
+    child.on('error', reject)
+    child.on('close', (code) => (code === 0 ? resolve() : reject(new Error(`the hook exited ${code}`))))
+    child.stdin.end(JSON.stringify({ hook_event_name: 'PreToolUse', session_id: 's', ...call }))
+  })
 
 /** One policy decision per process, compared with the peer that has such a command. */
 async function judgeCold() {
@@ -266,6 +295,11 @@ async function judgeCold() {
       'ringfence check command',
       () => started(process.execPath, [ringfence, 'check', 'command', 'git status'], { env: cliEnv }),
     ],
+    ['a hook that does nothing', () => started('/bin/true', [])],
+    [
+      'ringfence hook claude-code',
+      () => hooked({ tool_name: 'Bash', tool_input: { command: 'git status' }, cwd: workspace }),
+    ],
     ...(peer
       ? [
           [
@@ -276,7 +310,17 @@ async function judgeCold() {
         ]
       : []),
   ])
+  if (!peer) skipped('codex', 'not installed')
   const results = await measure(rows)
+  const at = (name) => results.get(name)?.median
+  goal(
+    'ringfence check ÷ codex execpolicy check',
+    at('ringfence check command') / at('codex execpolicy check'),
+  )
+  goal(
+    'a hook call, beyond a hook that does nothing',
+    at('ringfence hook claude-code') - at('a hook that does nothing'),
+  )
   for (const [name, { median }] of results)
     console.log(`one policy decision as a process: ${name.padEnd(30)} ${median.toFixed(1).padStart(8)} ms`)
 }

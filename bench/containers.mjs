@@ -17,6 +17,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { docker, gvisor, planOf, startDocker, testImages, testState, whyNot } from '../dist/bench/library.js'
+import { goal, skipped } from './goals.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const agent = join(root, 'dist', 'guest', 'ringfence-agent')
@@ -62,6 +63,8 @@ function show(title, medians, promises) {
     process.stdout.write(`  ${name.padEnd(48)} ${ms.toFixed(1).padStart(8)} ms\n`)
   for (const [name, peer, most] of promises) {
     const ratio = medians.get(name) / medians.get(peer)
+    if (name === 'ringfence gvisor: create + first command' && peer === 'runsc run')
+      goal('gVisor: create + first command ÷ runsc run', ratio)
     const verdict = most === undefined ? '' : ratio <= most ? 'met' : 'MISSED'
     const promise = most === undefined ? 'no target' : `target ${most}`
     process.stdout.write(`  ${verdict.padEnd(6)} ${name} : ${peer} = ${ratio.toFixed(2)} (${promise})\n`)
@@ -202,8 +205,10 @@ try {
   ]) {
     const reason =
       whyNot(name) ?? (name === 'docker' && !existsSync('/usr/bin/docker') ? 'no docker program' : '')
-    if (reason) process.stdout.write(`skipped: ${name}: ${reason}\n`)
-    else await rows()
+    if (reason) {
+      skipped(name, reason)
+      process.stdout.write(`skipped: ${name}: ${reason}\n`)
+    } else await rows()
   }
 } finally {
   rmSync(base, { recursive: true, force: true })

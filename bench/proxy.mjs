@@ -11,6 +11,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { goal } from './goals.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const peerEntry = join(here, 'node_modules', '@anthropic-ai', 'sandbox-runtime', 'dist', 'sandbox')
@@ -252,6 +253,10 @@ async function main() {
     }
   progress('')
   const base = results[0].map(median)
+  const inSandbox = ways.findIndex(([name]) => name === 'ringfence sandbox, CONNECT')
+  const slower = (column) => base[column] / median(results[inSandbox]?.[column] ?? [])
+  goal('proxy from a sandbox: direct ÷ ours, new connections', slower(0))
+  goal('proxy from a sandbox: direct ÷ ours, bulk', slower(COLUMNS.length - 1))
   console.log(`${'1 KiB with a new connection per request; bulk over one'.padEnd(34)}`)
   console.log(`${''.padEnd(34)} ${COLUMNS.map((name) => `${name.padStart(12)}      ×`).join(' ')}`)
   for (const [row, [name]] of ways.entries())

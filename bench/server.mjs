@@ -9,6 +9,7 @@ import { dirname, join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { RingfenceClient } from '../dist/client.js'
+import { goal } from './goals.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const base = mkdtempSync(join(tmpdir(), 'ringfence-bench-server-'))
@@ -118,7 +119,8 @@ async function cycles(server, count) {
     }
   }
   const run = () => Promise.all(Array.from({ length: 4 }, worker))
-  left = Math.ceil(count / 5)
+  // Long enough that V8 has compiled everything: before that, memory grows without a leak.
+  left = 1000
   await run()
   const [warm, fds] = [residentKb(server.pid), descriptors(server.pid)]
   left = count
@@ -137,6 +139,38 @@ async function cycles(server, count) {
   row('left behind: descriptors', Math.max(0, descriptors(server.pid) - fds - 8), '', 0)
 }
 
+/** A file of 100 MB through the API, beside `cp` of the same file. */
+async function files(client) {
+  const bytes = new Uint8Array(100 * 1024 * 1024).fill(97)
+  const [from, to] = [join(base, 'large'), join(base, 'copy')]
+  writeFileSync(from, bytes)
+  const sandbox = await client.create()
+  const { stdout: directory } = await sandbox.exec(['pwd'])
+  const path = `${directory.trim()}/large`
+  const times = { cp: [], write: [], read: [] }
+  for (let round = 0; round < 5; round++) {
+    times.cp.push(await timed(() => cp(from, to)))
+    times.write.push(await timed(() => sandbox.files.write(path, bytes)))
+    times.read.push(await timed(() => drained(sandbox.files, path)))
+  }
+  await sandbox.close()
+  const ratio = (name) => at(times[name], 0.5) / at(times.cp, 0.5)
+  row('write 100 MB ÷ cp', ratio('write'), '×', 3)
+  row('read 100 MB ÷ cp', ratio('read'), '×', 3)
+  goal('HTTP: write 100 MB ÷ cp', ratio('write'))
+  goal('HTTP: read 100 MB ÷ cp', ratio('read'))
+}
+
+/** Reads a file as a stream and keeps nothing of it. */
+async function drained(files, path) {
+  for await (const _ of await files.readStream(path));
+}
+
+const cp = (from, to) =>
+  new Promise((resolve, reject) => {
+    spawn('cp', [from, to]).on('close', (code) => (code === 0 ? resolve() : reject(new Error('cp failed'))))
+  })
+
 async function listing(client) {
   const page = async () => {
     const times = []
@@ -150,21 +184,28 @@ try {
   const server = await start('plain', '[server]\nmax_sandboxes_per_key = 500\nrequests_per_second = 100000\n')
   await (await server.client.create()).close()
   const few = await listing(server.client)
-  row('time to interactive, p50', at(await interactive(server.client), 0.5), 'ms', 40)
+  const first = await interactive(server.client)
+  row('time to interactive, p50', at(first, 0.5), 'ms', 40)
+  goal('HTTP: create + first command, p50', at(first, 0.5), at(first, 0.99))
   const warm = await server.client.create()
   const times = []
   for (let round = 0; round < rounds * 2; round++) times.push(await timed(() => warm.exec(['true'])))
   row('exec in a warm sandbox, p50', at(times, 0.5), 'ms', 8)
   row('exec in a warm sandbox, p99', at(times, 0.99), 'ms')
   await warm.close()
-  row('burst of 100, p95', at(await burst(server.client, 100), 0.95), 'ms', 1500)
-  await cycles(server, full ? 10_000 : 300)
+  const crowd = await burst(server.client, 100)
+  row('burst of 100, p95', at(crowd, 0.95), 'ms', 1500)
+  goal('HTTP: burst of 100, p95', at(crowd, 0.95), at(crowd, 0.99))
+  await files(server.client)
+  await cycles(server, full ? 10_000 : 3000)
   row('listing a page, few records, p50', few, 'ms')
   row(`listing a page, ${full ? '10,000' : '500'} records, p50`, await listing(server.client), 'ms')
   await server.stop()
   const pooled = await start('pooled', '[server]\npool = [{ size = 4 }]\n')
   await new Promise((resolve) => setTimeout(resolve, 1000))
-  row('time to interactive with a pool, p50', at(await interactive(pooled.client), 0.5), 'ms', 15)
+  const taken = await interactive(pooled.client)
+  row('time to interactive with a pool, p50', at(taken, 0.5), 'ms', 15)
+  goal('HTTP: create + first command with a pool, p50', at(taken, 0.5), at(taken, 0.99))
   await pooled.stop()
   console.log('published elsewhere, for comparison: Daytona 186 ms, E2B 491 ms')
 } finally {

@@ -1,7 +1,12 @@
-/** `npm run bench`: installs the tools to compare with, if they are available, and measures all in one run. */
+/**
+ * `npm run bench [-- --json] [-- --only PART]`: installs the tools to compare with, if they are available, measures all in one
+ * run, prints the goals last and adds a line to bench/history.jsonl.
+ */
 import { spawnSync } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { appendFileSync, existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { collect, goalTable, historyLine } from '../bench/goals.mjs'
 import { root, setup } from './setup.mjs'
 
 setup()
@@ -21,6 +26,10 @@ const missing = ['socat', 'rg'].filter((name) => !existsSync(`/usr/bin/${name}`)
 if (missing.length > 0 && process.getuid?.() === 0 && existsSync('/usr/bin/apt-get'))
   spawnSync('apt-get', ['install', '-y', '-qq', 'socat', 'ripgrep'], { stdio: 'ignore' })
 
+const json = process.argv.includes('--json')
+const only = process.argv.includes('--only') ? process.argv[process.argv.indexOf('--only') + 1] : undefined
+const scratch = mkdtempSync(join(tmpdir(), 'ringfence-bench-results-'))
+const results = join(scratch, 'results.jsonl')
 for (const part of [
   'bench.mjs',
   'proxy.mjs',
@@ -30,6 +39,17 @@ for (const part of [
   'containers.mjs',
   'microvm.mjs',
 ]) {
-  const { status } = spawnSync(process.execPath, [join(bench, part)], { cwd: root, stdio: 'inherit' })
+  if (only !== undefined && part !== `${only}.mjs`) continue
+  const { status } = spawnSync(process.execPath, [join(bench, part)], {
+    cwd: root,
+    stdio: ['inherit', json ? 'ignore' : 'inherit', 'inherit'],
+    env: { ...process.env, RINGFENCE_BENCH_RESULTS: results },
+  })
   process.exitCode ||= status ?? 1
 }
+const report = collect(results)
+rmSync(scratch, { recursive: true, force: true })
+if (only === undefined) appendFileSync(join(bench, 'history.jsonl'), historyLine(report, root))
+process.stdout.write(
+  json ? `${JSON.stringify(report, null, 2)}\n` : `\ngoals\n${goalTable(report, only !== undefined)}\n`,
+)

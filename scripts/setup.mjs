@@ -66,13 +66,30 @@ const PACKAGES = [
   ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network namespace'],
 ]
 
+/** For the full tests alone: a desktop in a sandbox. */
+const DESKTOP = [
+  ['xvfb', ['/usr/bin/Xvfb'], 'the screen'],
+  ['x11-utils', ['/usr/bin/xdpyinfo'], 'asks for the screen'],
+  ['x11-xserver-utils', ['/usr/bin/xrandr'], 'asks for its size'],
+  ['xfce4-session', ['/usr/bin/startxfce4'], 'the desktop'],
+  ['xfwm4', ['/usr/bin/xfwm4'], 'its windows'],
+  ['xfdesktop4', ['/usr/bin/xfdesktop'], 'its background'],
+  ['xfce4-settings', ['/usr/bin/xfsettingsd'], 'its settings'],
+  ['dbus-x11', ['/usr/bin/dbus-launch'], 'its messages'],
+  ['xdotool', ['/usr/bin/xdotool'], 'mouse and keyboard'],
+  ['scrot', ['/usr/bin/scrot'], 'takes pictures'],
+  ['xterm', ['/usr/bin/xterm'], 'a program in a window'],
+  ['x11vnc', ['/usr/bin/x11vnc'], 'shares the screen'],
+  ['novnc', ['/usr/share/novnc/vnc.html'], 'shows it in a browser'],
+]
+
 const say = (text) => process.stdout.write(`${text}\n`)
 
-/** Installs and builds everything; with `tests: false` only what the product needs. */
-export function setup({ tests = true } = {}) {
+/** Installs and builds everything; with `tests: false` only what the product needs, with `full` also what only full tests need. */
+export function setup({ tests = true, full = false } = {}) {
   checkNode()
   installPackages()
-  installSystem(tests)
+  installSystem(tests, full)
   buildAgent()
   build()
   buildConsole()
@@ -113,11 +130,15 @@ export function installClients(dir) {
 /** Packages that the default backend needs; the others are for tests and optional backends. */
 const ESSENTIAL = ['bubblewrap', 'gcc', 'libc6-dev', 'linux-libc-dev', 'musl-tools']
 
-function installSystem(tests) {
+function installSystem(tests, full) {
   if (process.platform !== 'linux') return say('system packages: skipped, this is not Linux')
-  const wanted = PACKAGES.filter(([name]) => tests || ESSENTIAL.includes(name))
+  const wanted = [...PACKAGES.filter(([name]) => tests || ESSENTIAL.includes(name)), ...(full ? DESKTOP : [])]
   const missing = wanted.filter(([, files]) => !files.some((file) => existsSync(file)))
-  if (missing.length === 0) return
+  if (missing.length > 0) installMissing(missing)
+  if (tests) installNewerGvisor()
+}
+
+function installMissing(missing) {
   for (const [name, , why] of missing) say(`system package missing: ${name} (${why})`)
   const line = (names) => `apt-get install -y --no-install-recommends ${names.join(' ')}`
   const all = missing.map(([name]) => name)
@@ -134,6 +155,44 @@ function installSystem(tests) {
   say(`running: ${line(names)}`)
   run('apt-get', ['install', '-y', '-qq', '--no-install-recommends', ...names], { env })
 }
+
+/** The first build of gVisor that continues a sandbox which was saved to disk. */
+const GVISOR = 20_240_729
+
+/**
+ * Debian 12's gVisor is older than the one of its backports. The machine's own list of sources stays as it is: the
+ * suite is added for these calls only, from the mirror that the machine uses.
+ */
+function installNewerGvisor() {
+  const stamp = join(root, 'node_modules', '.ringfence-gvisor')
+  if (
+    process.getuid() !== 0 ||
+    !existsSync('/usr/bin/apt-get') ||
+    gvisorDate() >= GVISOR ||
+    existsSync(stamp)
+  )
+    return
+  const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive', LC_ALL: 'C' }
+  const format = ['indextargets', '--format', '$(REPO_URI) $(CODENAME) $(LABEL)', 'Created-By: Packages']
+  const lines = spawnSync('apt-get', format, { env, encoding: 'utf8' }).stdout.split('\n')
+  const [uri, suite] = lines.find((line) => / [a-z]+ Debian$/.test(line))?.split(' ') ?? []
+  writeFileSync(stamp, '')
+  if (!uri) return
+  const dir = mkdtempSync(join(tmpdir(), 'ringfence-apt-'))
+  const own = '/etc/apt/sources.list'
+  const line = `deb ${uri} ${suite}-backports main\n`
+  writeFileSync(join(dir, 'sources.list'), `${existsSync(own) ? readFileSync(own, 'utf8') : ''}\n${line}`)
+  const options = ['-qq', '-o', `Dir::Etc::sourcelist=${join(dir, 'sources.list')}`]
+  say('runsc: installing the build of the backports')
+  const apt = (...args) => spawnSync('apt-get', [...options, ...args], { env, stdio: 'ignore' }).status === 0
+  if (!apt('update') || !apt('install', '-y', '--no-install-recommends', '-t', `${suite}-backports`, 'runsc'))
+    say('runsc: not available there; paused gVisor sandboxes keep their memory')
+  rmSync(dir, { recursive: true, force: true })
+}
+
+/** The date in the version of the installed gVisor. */
+const gvisorDate = () =>
+  Number(/(\d{8})\./.exec(spawnSync('runsc', ['--version'], { encoding: 'utf8' }).stdout ?? '')?.[1] ?? 0)
 
 /** Where to get packages that only some distributions have. Tests that need one are skipped with a message. */
 const ELSEWHERE = {

@@ -8,10 +8,10 @@ import { tmpdir } from 'node:os'
 import { dirname, join, relative } from 'node:path'
 import { installClients, root, setup } from './setup.mjs'
 
-setup()
+const full = process.argv.includes('--full')
+setup({ full })
 
 const bin = (name, file) => join(root, 'node_modules', name, file)
-const full = process.argv.includes('--full')
 installClients('test/e2b')
 installClients('test/adapters')
 installClients('test/adapters/clients')

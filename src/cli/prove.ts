@@ -174,10 +174,10 @@ function textOf(proofs: readonly BackendProof[]): string {
       .filter(({ verdict }) => !['held', 'refused', 'not-applicable'].includes(verdict))
       .map(
         ({ guarantee, attack, verdict, why }) =>
-          `  ${backend}: ${guarantee}: ${attack}: ${verdict}${why && ` (${why})`}\n    repeat: ringfence prove ${backend} --only ${guarantee}\n`,
+          `  ${visible(`${backend}: ${guarantee}: ${attack}: ${verdict}${why && ` (${why})`}`)}\n    repeat: ringfence prove ${backend} --only ${guarantee}\n`,
       ),
   )
-  return `${table([['GUARANTEE', ...proofs.map(({ backend }) => backend.toUpperCase())], ...rows])}${broken.length > 0 ? `\nnot proven:\n${visible(broken.join('')).replaceAll('\\n', '\n')}` : ''}`
+  return `${table([['GUARANTEE', ...proofs.map(({ backend }) => backend.toUpperCase())], ...rows])}${broken.length > 0 ? `\nnot proven:\n${broken.join('')}` : ''}`
 }
 
 function verify(file: string, key: string | undefined, json: boolean | undefined): number {

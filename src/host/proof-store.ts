@@ -62,7 +62,7 @@ function textOf(file: string): string | undefined {
 function parsed(text: string, file: string): Stored {
   try {
     const stored = JSON.parse(text) as Stored
-    if (Array.isArray(stored.broken)) return stored
+    if (Array.isArray(stored.broken) && typeof stored.valid_for === 'string') return stored
   } catch {
     // Reported below.
   }

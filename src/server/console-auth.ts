@@ -22,10 +22,10 @@ export function sessionCookie(value: string, secure: boolean): string {
   return `${name}=${value}; Path=/; HttpOnly; SameSite=Strict${secure ? '; Secure' : ''}${end}`
 }
 
-/** The session cookie of a request. */
+/** The session cookie of a request. SECURITY: the first name comes first, because a page of a port can set the second for a parent domain. */
 export function cookieIn(headers: Headers): string | undefined {
   const pairs = (headers.get('cookie') ?? '').split(/;\s*/).map((pair) => pair.split('=', 2))
-  return pairs.find(([name, value]) => NAMES.some((known) => known === name) && value)?.[1]
+  return NAMES.map((known) => pairs.find(([name, value]) => name === known && value)?.[1]).find(Boolean)
 }
 
 /** Web pages cannot send headers with a socket; there the other half is a subprotocol. */

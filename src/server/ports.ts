@@ -7,6 +7,7 @@ import {
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
 import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
+import { isPortHost } from './e2b/ids.ts'
 import { innerRequestHeaders, passedHeaders } from './port-headers.ts'
 
 /** What a program in the sandbox serves, for callers outside. */
@@ -81,12 +82,20 @@ function exchange(
   })
 }
 
+/**
+ * SECURITY: a page from a sandbox is a stranger here: below `…/ports/{port}/` it gets an origin that nothing shares, so that it
+ * cannot act as our console. A port's own name is an origin of its own already, and pages with modules, storage or workers need it.
+ */
+const pagePolicy = (host: string | undefined): string =>
+  `sandbox allow-scripts allow-forms allow-popups${
+    isPortHost(host ?? '') ? ' allow-same-origin allow-modals allow-downloads' : ''
+  }`
+
 /** A program's answer as ours: without what would act on our origin, and in an origin of its own. */
 export function toResponse(answer: IncomingMessage, inside: Duplex, host: string | undefined): Response {
   const headers = new Headers()
   for (const [name, value] of passedHeaders(answer, host)) headers.append(name, value)
-  // SECURITY: a page from a sandbox is a stranger here: it gets an origin of its own and cannot act as our console.
-  headers.set('content-security-policy', 'sandbox allow-scripts allow-forms allow-popups')
+  headers.set('content-security-policy', pagePolicy(host))
   const status = answer.statusCode ?? 502
   if (status === 204 || status === 304) {
     inside.destroy()

@@ -204,4 +204,37 @@ describe('the protocol', () => {
     expect(refused.error).toBeDefined()
     client.close()
   })
+
+  test('HTTP requests reach a server of the sandbox; bodies are bytes, whole or as they come', async () => {
+    const client = await Client.open(url)
+    await client.result('initialize', { clientName: 'test' })
+    const serve = `require('node:http').createServer((request, answer) => {
+      if (request.url === '/moved') return answer.writeHead(302, { location: '/slow' }).end('gone')
+      answer.writeHead(200, { 'x-kind': 'test' })
+      answer.write(Buffer.from([0, 255, 254]))
+      setTimeout(() => answer.end(Buffer.from([128, 13, 10, 13, 10])), 300)
+    }).listen(8471, '127.0.0.1', () => console.log('up'))`
+    const argv = ['node', '-e', serve]
+    await client.result('process/start', { processId: 'web', argv, cwd: uri(workspace), env: {}, tty: false })
+    await expect.poll(() => client.seen.some(({ method }) => method === 'process/output')).toBe(true)
+    const request = { method: 'GET', url: 'http://127.0.0.1:8471/moved', headers: [] }
+    const body = Buffer.from([0, 255, 254, 128, 13, 10, 13, 10])
+    expect(await client.result('http/request', { ...request, requestId: 'a' })).toMatchObject({
+      status: 200,
+      headers: expect.arrayContaining([{ name: 'x-kind', value: 'test' }]),
+      bodyBase64: body.toString('base64'),
+    })
+    const streamed = { ...request, requestId: 'b', streamResponse: true }
+    expect(await client.result('http/request', streamed)).toMatchObject({ status: 200, bodyBase64: '' })
+    const deltas = () => client.seen.filter(({ method }) => method === 'http/request/bodyDelta')
+    await expect.poll(() => deltas().at(-1)?.params?.done, { timeout: 20_000 }).toBe(true)
+    expect(deltas().map(({ params }) => params?.seq)).toEqual(deltas().map((_, index) => index + 1))
+    const bytes = deltas().map(({ params }) => Buffer.from(String(params?.deltaBase64), 'base64'))
+    expect(Buffer.concat(bytes)).toEqual(body)
+    expect(deltas().length).toBeGreaterThan(2)
+    const nowhere = { method: 'GET', url: 'http://127.0.0.1:9/', requestId: 'c', streamResponse: true }
+    expect((await client.ask('http/request', nowhere)).error?.message).toMatch(/connect/)
+    await client.result('process/terminate', { processId: 'web' })
+    client.close()
+  })
 })

@@ -1,9 +1,11 @@
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
 import { cannotTry, type RootHost, rootHost, sh, text } from '../root/root-host.ts'
+import { FULL } from '../server/test-server.ts'
 import { emulators } from './microvm-parts.ts'
+import { HOLDS_MEMORY, putToSleep, report } from './sleepers.ts'
 
 /** A paused virtual machine costs disk, not memory, and goes on where it was. */
 
@@ -17,7 +19,7 @@ const savedFiles = (): readonly string[] => {
   const run = join(host.base, 'state', 'run')
   return readdirSync(run)
     .flatMap((name) => ['memory', 'memory-waking'].map((file) => join(run, name, file)))
-    .filter((path) => existsSync(path) && readFileSync(path).length > 0)
+    .filter((path) => existsSync(path) && statSync(path).size > 0)
 }
 
 /** A counter that a running command keeps, and everything that it printed. */
@@ -31,6 +33,12 @@ async function counting(sandbox: Sandbox) {
   })
   return { running, numbers: () => said.trim().split('\n').map(Number) }
 }
+
+const boundTo = (sandbox: Sandbox) => ({
+  pause: async () => sandbox.pause?.(),
+  resume: async () => sandbox.resume?.(),
+  close: () => sandbox.close(),
+})
 
 describe.skipIf(cannotTry('microvm'))('a paused machine', () => {
   test.each([{ root: 'read-only' }, { root: 'writable' }] as const)(
@@ -60,6 +68,28 @@ describe.skipIf(cannotTry('microvm'))('a paused machine', () => {
       await running.result
     },
   )
+
+  test.runIf(FULL)('costs disk, not memory, also if there are many', { timeout: 40 * 60_000 }, async () => {
+    const figures = await putToSleep(async () => {
+      const sandbox = await host.open({ root: 'read-only', limits: { memoryMb: 256 } })
+      let said = ''
+      await sandbox.spawn(HOLDS_MEMORY, {
+        output: (_, chunk) => {
+          said += text(chunk)
+        },
+      })
+      await expect.poll(() => said, { timeout: 60_000 }).toContain('held')
+      return { ...boundTo(sandbox), said: () => said }
+    })
+    const disk = savedFiles().reduce((sum, path) => sum + statSync(path).blocks * 512, 0)
+    report('machines', figures, disk)
+    expect(emulators()).toEqual([])
+    expect(figures.asleep).toBeLessThan(figures.before + figures.awake)
+    await figures.sandboxes.at(-1)?.resume()
+    await expect.poll(() => figures.sandboxes.at(-1)?.said(), { timeout: 60_000 }).toMatch(/\n4000000\n/)
+    for (const sandbox of figures.sandboxes) await sandbox.close()
+    expect(savedFiles()).toEqual([])
+  })
 
   test('that is closed leaves nothing', { timeout: 60_000 }, async () => {
     const sandbox = await host.open()

@@ -104,3 +104,19 @@ describe.each(Object.entries(KINDS))('%s', (_, [path, more, status]) => {
       expect(said, name).toContain(`\n${name.toLowerCase()}:`)
   })
 })
+
+describe('a page', () => {
+  const policyOf = (said: string): string => /\ncontent-security-policy: (.*)\r/.exec(said)?.[1] ?? ''
+
+  test.each([
+    ['a path of the server', byPath],
+    ['headers on the server’s name', byHeaders],
+  ])('at %s has an origin that nothing shares', async (_where, ask) => {
+    const policy = policyOf(await ask('/', 'Connection: close'))
+    expect(policy).toMatch(/^sandbox /)
+    expect(policy).not.toContain('allow-same-origin')
+  })
+
+  test('at the port’s own name has that name as its origin', async () =>
+    expect(policyOf(await byName('/', 'Connection: close'))).toContain('allow-same-origin'))
+})

@@ -4,6 +4,7 @@
 #include "isolate/isolate.h"
 #include "limits/limits.h"
 #include "session/commands.h"
+#include "session/lease.h"
 #include "session/process_tree.h"
 #include "session/streams.h"
 #include "session/subreaper.h"
@@ -55,12 +56,12 @@ static void start_command(uint32_t id, char *payload, size_t length) {
 
 /*
  * SECURITY: /init of the machine gets only what the host sent, and it changes nothing that commands could not see
- * anyway.
+ * anyway. Without fields the answer says only that every earlier frame was handled; a container cannot do more.
  */
 static void renew_identity(const char *payload, size_t length) {
   char done;
-  if (machine_helper < 0 || send(machine_helper, payload, length, MSG_NOSIGNAL) < 0 ||
-      recv(machine_helper, &done, 1, 0) != 1)
+  if (length && (machine_helper < 0 || send(machine_helper, payload, length, MSG_NOSIGNAL) < 0 ||
+                 recv(machine_helper, &done, 1, 0) != 1))
     _exit(EXIT_SETUP_FAILED);
   send_frame(FRAME_RENEWED, 0, "", 0);
 }
@@ -70,6 +71,7 @@ static void handle_frame(enum frame_type type, uint32_t id, char *payload, size_
   if (type == FRAME_LEAVE && machine_helper >= 0) _exit(EXIT_LEFT);
   if (type == FRAME_COMMAND) return start_command(id, payload, length);
   if (type == FRAME_VERDICT) return sudo_handle_verdict(payload, length);
+  if (type == FRAME_LEASE) return lease_renew(length == 4 ? payload_number(payload, 4) : 1);
   if (type == FRAME_FREEZE) return commands_freeze(length == 1 && payload[0] == 1);
   if (type == FRAME_CONNECT) return stream_connect(id, length == 2 ? payload_number(payload, 2) : 0);
   if (stream_handle_frame(type, id, payload, length)) return;

@@ -2,7 +2,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import type { AgentSession } from '../session.ts'
 import type { Approver, ToolSandbox, ToolSandboxEntry } from '../tool-sandbox.ts'
-import { httpRequest } from './http-request.ts'
+import { startRequest } from './http-request.ts'
 import { count, type Params, text } from './params.ts'
 import { ExecServerProcess, type Notify, pathOf, uriOf } from './processes.ts'
 
@@ -13,6 +13,7 @@ import { ExecServerProcess, type Notify, pathOf, uriOf } from './processes.ts'
 
 const MAX_PROCESSES = 64
 const MAX_HANDLES = 64
+const MAX_REQUESTS = 32
 const MAX_FILE = 64 * 1024 * 1024
 const MAX_ENTRIES = 50_000
 const READ_BYTES = 1024 * 1024
@@ -29,6 +30,7 @@ export class ExecServerSession {
   readonly #processes = new Map<string, ExecServerProcess>()
   readonly #handles = new Map<string, Uint8Array>()
   #notify: Notify = () => {}
+  #requests = 0
 
   constructor(session: AgentSession, approver?: Approver) {
     this.#session = session
@@ -90,6 +92,19 @@ export class ExecServerSession {
       setImmediate(() => process.refuse(error))
     }
     return { processId, sandboxType: 'linuxSeccomp' }
+  }
+
+  async request(params: Params): Promise<object> {
+    if (this.#requests >= MAX_REQUESTS)
+      throw new SandboxError('resource-limit-exceeded', `${MAX_REQUESTS} HTTP requests are already running`)
+    const sandbox = await this.#session.sandbox()
+    const notify: Notify = (name, body) => this.#notify(name, body)
+    const request = await startRequest({ sandbox, approver: this.#approver, notify }, params)
+    this.#requests++
+    void request.ended.finally(() => {
+      this.#requests--
+    })
+    return request.answer
   }
 
   /** A directory that the sandbox does not have would fail every command, so the workspace takes its place. */
@@ -248,7 +263,7 @@ const METHODS: Readonly<Record<string, Handler>> = {
     await done(session, ['cp', ...(params.recursive === true ? ['-R'] : []), '--', from, to])
     return {}
   },
-  'http/request': ({ session }, params) => httpRequest(session, params),
+  'http/request': (session, params) => session.request(params),
 }
 
 function environmentInfo({ workspace }: ToolSandbox): object {

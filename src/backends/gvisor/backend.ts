@@ -136,6 +136,7 @@ class Gvisor implements Backend {
       filter: this.#filter,
     }
     const transport = new ContainerTransport(plan, container, agentConfig, { layersOf: ownKernelLayers })
+    container.answerBy(() => transport.session())
     await transport.ready()
     return transport
   }

@@ -1,6 +1,7 @@
-import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readlinkSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
-import type { Duplex } from 'node:stream'
+import { monotonicMs } from '../../host/clock.ts'
+import type { Session } from '../../host/guest/session.ts'
 import { type Cgroup, groupOfProcess } from '../../host/process/cgroup.ts'
 import { type ChannelProcess, startChannelProcess } from '../../host/process/channel-process.ts'
 import { run } from '../../host/process/run.ts'
@@ -8,6 +9,9 @@ import { childrenOf, isAlive, readText } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { ContainerHandle } from '../container-handle.ts'
+import { answered, MemoryFile, RESERVE_MB } from '../memory-file.ts'
+import { assertRoom } from '../microvm/files/disk.ts'
+import { ResumableChannel } from '../resumable-channel.ts'
 import { assertServed } from './own-kernel.ts'
 
 /** The `runsc` program and how it runs. */
@@ -24,34 +28,54 @@ export type RunscSandbox = {
 /** `ringfence-container-<pid>-<start>-…`, in the name of its state directory. */
 const OWNED_NAME = /^(ringfence-container-(\d+-\d+)-[0-9a-z]+)/
 const CALL_MS = 20_000
+const CHECKPOINT_MS = 120_000
+const RESTORE_MS = 120_000
+const POLL_MS = 20
+const MB = 1024 * 1024
 const ENV = { PATH: '/usr/sbin:/usr/bin:/sbin:/bin' }
 
-/** One `runsc run`: its standard streams are the agent's. */
+/** One `runsc run`: its standard streams are the agent's. While it is paused, its memory is on disk and no process is left. */
 export class Runsc implements ContainerHandle {
-  readonly channel: Duplex
+  readonly channel: ResumableChannel
   /** gVisor's processes are not visible on the host. */
   readonly pid = undefined
   readonly oomKills = 0
   readonly #host: RunscHost
   readonly #sandbox: RunscSandbox
-  readonly #companion: ChannelProcess
+  readonly #memory: MemoryFile
+  #companion: ChannelProcess
   #group: Cgroup | undefined
+  /** gVisor's kernel on the host. */
+  #boot: number | undefined
+  /** Its file server. */
+  #gofer: number | undefined
+  #session: (() => Promise<Session>) | undefined
   #paused = false
+  #changing: Promise<void> | undefined
   #gone: Promise<void> | undefined
 
   private constructor(host: RunscHost, sandbox: RunscSandbox) {
     this.#host = host
     this.#sandbox = sandbox
-    this.#companion = startChannelProcess({
-      file: host.runsc,
-      args: [...flags(host), 'run', '--bundle', sandbox.bundle, sandbox.id],
-      env: ENV,
-      cwd: sandbox.bundle,
-      control: false,
-    })
-    this.channel = this.#companion.channel
+    this.#memory = new MemoryFile(join(sandbox.bundle, 'memory'))
+    this.#companion = this.#launch('run')
+    this.channel = new ResumableChannel(this.#companion.channel)
     this.channel.on('error', () => {})
     sandbox.signal?.addEventListener('abort', () => this.channel.destroy(), { once: true })
+  }
+
+  #launch(verb: 'run' | 'restore', ...options: readonly string[]): ChannelProcess {
+    const { bundle, id } = this.#sandbox
+    const companion = startChannelProcess({
+      file: this.#host.runsc,
+      args: [...flags(this.#host), verb, '--bundle', bundle, ...options, id],
+      env: ENV,
+      cwd: bundle,
+      control: false,
+    })
+    // A process that fails before anybody uses its channel.
+    companion.channel.on('error', () => {})
+    return companion
   }
 
   static async start(host: RunscHost, sandbox: RunscSandbox): Promise<Runsc> {
@@ -59,7 +83,7 @@ export class Runsc implements ContainerHandle {
     const runsc = new Runsc(host, sandbox)
     try {
       await runsc.#firstWord()
-      runsc.#look()
+      runsc.#look(runsc.#companion)
       return runsc
     } catch (error) {
       await runsc.destroy()
@@ -99,15 +123,17 @@ export class Runsc implements ContainerHandle {
     )
   }
 
-  #look(): void {
-    const near = childrenOf(this.#companion.pid)
+  #look(companion: ChannelProcess): void {
+    const near = childrenOf(companion.pid)
     // Rootless, there is one more process in between: the runsc that created a user namespace.
     const family = [...near, ...near.flatMap(childrenOf)]
     const named = (word: string): number | undefined =>
       family.find((pid) => (readText(`/proc/${pid}/cmdline`) ?? '').split('\0').includes(word))
     const { plan } = this.#sandbox
-    assertServed(named('gofer'), plan)
+    this.#gofer = named('gofer')
+    assertServed(this.#gofer, plan)
     const boot = named('boot')
+    this.#boot = boot
     if (!this.#host.rootless && boot !== undefined) this.#group = groupOfProcess(boot, plan.limits)
     this.#assertLimits()
   }
@@ -132,14 +158,127 @@ export class Runsc implements ContainerHandle {
     return said.trim().split('\n')[0] ?? ''
   }
 
-  async pause(): Promise<void> {
-    await this.#call('pause')
-    this.#paused = true
+  /** Sets the session by which the agent is asked whether everything has arrived. */
+  answerBy(session: () => Promise<Session>): void {
+    this.#session = session
   }
 
-  async resume(): Promise<void> {
-    await this.#call('resume')
+  /**
+   * Writes the memory to disk and ends gVisor's kernel; if that cannot be, everything stays in memory and is frozen. The agent has
+   * frozen the commands before it answers. Bytes that are on their way when gVisor ends would be lost, so nothing more is sent.
+   */
+  pause(): Promise<void> {
+    return this.#exclusive(async () => {
+      await this.#pause()
+      this.#paused = true
+    })
+  }
+
+  resume(): Promise<void> {
+    return this.#exclusive(() => this.#resume())
+  }
+
+  /** INVARIANT: a sandbox is not destroyed while it is written to disk or restored, because a process would be left. */
+  #exclusive(work: () => Promise<void>): Promise<void> {
+    const done = this.#gone
+      ? Promise.reject(new SandboxError('wrong-state', 'the sandbox is closed'))
+      : work()
+    this.#changing = done.catch(() => {})
+    return done
+  }
+
+  async #pause(): Promise<void> {
+    const answer = answered(await this.#session?.(), new Uint8Array())
+    this.channel.hold()
+    try {
+      await answer
+      if (await this.#canHibernate()) await this.#hibernate()
+      else await this.#call('pause')
+    } catch (error) {
+      this.channel.release()
+      throw error
+    }
+  }
+
+  async #resume(): Promise<void> {
+    if (this.#memory.isWritten) await this.#fromDisk()
+    else await this.#call('resume')
     this.#paused = false
+    this.channel.release()
+    await answered(await this.#session?.(), new Uint8Array())
+  }
+
+  /**
+   * PLATFORM: builds before 2024 restore a sandbox that reads its channel no more. No build saves a file of the host that was
+   * removed while it is open or a current directory: the attempt would end the sandbox. A sandbox of an ordinary user is
+   * saved, but not restored.
+   */
+  async #canHibernate(): Promise<boolean> {
+    if (this.#host.rootless) return false
+    try {
+      if ([this.#boot, this.#gofer].some(holdsRemoved)) return false
+      assertRoom(this.#sandbox.bundle, Math.ceil(memoryOf(this.#boot) / MB) + RESERVE_MB)
+      return canCheckpoint(await output(this.#host.runsc, ['--version']))
+    } catch {
+      return false
+    }
+  }
+
+  async #hibernate(): Promise<void> {
+    const drained = this.channel.drained()
+    try {
+      await this.#memory.write(async (path) => void (await this.#call('checkpoint', '--image-path', path)))
+    } catch (error) {
+      this.channel.stays()
+      throw error
+    }
+    await drained
+    await this.#companion.exited.catch(() => {})
+    // Frees the name and the cgroup for the restored sandbox.
+    await this.#call('delete', '--force').catch(() => {})
+  }
+
+  /** SECURITY: the commands of a restored sandbox are frozen until the agent is told, so a failed attempt ran nothing of them. */
+  async #fromDisk(): Promise<void> {
+    this.#companion = await this.#memory.read((path) => this.#restored(path))
+    this.channel.attach(this.#companion.channel)
+  }
+
+  async #restored(path: string): Promise<ChannelProcess> {
+    const companion = this.#launch('restore', '--image-path', path)
+    try {
+      await this.#untilRunning(companion)
+      this.#look(companion)
+      return companion
+    } catch (error) {
+      await this.#call('delete', '--force').catch(() => {})
+      companion.kill()
+      await companion.exited.catch(() => {})
+      throw error
+    }
+  }
+
+  async #untilRunning(companion: ChannelProcess): Promise<void> {
+    let failed: string | undefined
+    companion.exited.then(
+      ({ said }) => {
+        failed = said
+      },
+      (error: Error) => {
+        failed = error.message
+      },
+    )
+    const until = monotonicMs() + RESTORE_MS
+    while (failed === undefined && monotonicMs() < until) {
+      if (await this.#isRunning()) return
+      await new Promise((resolve) => setTimeout(resolve, POLL_MS))
+    }
+    throw new SandboxError('launch-failed', `runsc restore failed: ${firstLine(failed ?? 'no answer')}`)
+  }
+
+  async #isRunning(): Promise<boolean> {
+    const state = await this.#call('state').catch(() => '')
+    return /"status":\s*"running"/.test(state)
   }
 
   destroy(): Promise<void> {
@@ -149,7 +288,8 @@ export class Runsc implements ContainerHandle {
 
   /** Closing its input ends the agent and the sandbox; otherwise it is killed. */
   async #destroy(): Promise<void> {
-    if (this.#paused) await this.resume().catch(() => {})
+    await this.#changing
+    if (this.#paused && !this.#memory.isWritten) await this.#resume().catch(() => {})
     this.channel.destroy()
     const ended = this.#companion.exited.then(
       () => true,
@@ -163,14 +303,53 @@ export class Runsc implements ContainerHandle {
     rmSync(this.#sandbox.bundle, { recursive: true, force: true })
   }
 
-  async #call(verb: string, ...options: readonly string[]): Promise<void> {
-    const { runsc } = this.#host
-    const args = [...flags(this.#host), verb, ...options, this.#sandbox.id]
-    const result = await run({ file: runsc, args, env: ENV, cwd: '/', control: false }, { wallMs: CALL_MS })
-    if (result.exit.code === 0) return
-    const errorText = Buffer.from(result.stderr).toString('utf8').trim().split('\n')[0]
-    throw new SandboxError('launch-failed', `runsc ${verb} failed: ${errorText}`)
+  #call(verb: string, ...options: readonly string[]): Promise<string> {
+    const wallMs = verb === 'checkpoint' ? CHECKPOINT_MS : CALL_MS
+    return output(this.#host.runsc, [...flags(this.#host), verb, ...options, this.#sandbox.id], verb, wallMs)
   }
+}
+
+/** What `runsc` prints. */
+async function output(file: string, args: readonly string[], verb = '', wallMs = CALL_MS): Promise<string> {
+  const result = await run({ file, args, env: ENV, cwd: '/', control: false }, { wallMs })
+  if (result.exit.code === 0) return Buffer.from(result.stdout).toString('utf8')
+  const errorText = firstLine(Buffer.from(result.stderr).toString('utf8'))
+  throw new SandboxError('launch-failed', `runsc ${verb} failed: ${errorText}`)
+}
+
+/** The first build that was seen to continue a saved sandbox. */
+const CHECKPOINTS_SINCE = 20_240_729
+
+/** Whether a build of runsc, by what `runsc --version` says, continues a saved sandbox. Builds without a date are not trusted to. */
+export const canCheckpoint = (version: string): boolean =>
+  Number(/^runsc version \D*?(?:0\.0~)?(\d{8})/.exec(version)?.[1] ?? 0) >= CHECKPOINTS_SINCE
+
+const firstLine = (text: string): string => text.trim().split('\n')[0] ?? ''
+
+/** Whether a process has a removed file open; files that exist only in memory count as removed too. */
+const holdsRemoved = (pid: number | undefined): boolean =>
+  readdirSync(`/proc/${pid}/fd`).some((name) => {
+    const target = linkTarget(`/proc/${pid}/fd/${name}`)
+    return target.endsWith(' (deleted)') && !target.startsWith('/memfd:')
+  })
+
+function linkTarget(path: string): string {
+  try {
+    return readlinkSync(path)
+  } catch {
+    // Closed meanwhile.
+    return ''
+  }
+}
+
+/** What the sandbox has in memory: all of it is in one file that exists only in memory. */
+function memoryOf(boot: number | undefined): number {
+  const dir = `/proc/${boot}/fd`
+  const sizes = readdirSync(dir).map((name) => {
+    const found = statSync(join(dir, name), { throwIfNoEntry: false })
+    return found?.isFile() ? found.blocks * 512 : 0
+  })
+  return Math.max(0, ...sizes)
 }
 
 const rootOf = ({ stateDir }: RunscHost): string => join(stateDir, 'run', 'runsc')

@@ -1,20 +1,19 @@
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { Session } from '../../host/guest/session.ts'
 import { isAlive, processKey } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Usage } from '../backend.ts'
 import type { ContainerHandle } from '../container-handle.ts'
+import { answered, type MemoryFile, RESERVE_MB } from '../memory-file.ts'
+import { ResumableChannel } from '../resumable-channel.ts'
 import { ChannelLease } from './channel-lease.ts'
 import type { Machine } from './drivers/driver.ts'
 import { assertRoom, removeTree } from './files/disk.ts'
 import { fieldsOf, freshness, type Identity, newIdentity } from './identity.ts'
 import { InitHandshake } from './init-handshake.ts'
-import { MachineChannel } from './machine-channel.ts'
 
 const ANSWER_MS = 15_000
-/** What must stay free on disk when the memory of a machine is written there. */
-const RESERVE_MB = 512
 /** The file name of the input drive in a machine's directory. */
 export const INPUTS = 'inputs'
 
@@ -41,7 +40,7 @@ export function sweepMachines(stateDir: string): void {
 /** How the memory of a machine goes to disk and comes back. */
 export type Hibernation = {
   /** The file that the hypervisor writes. */
-  readonly saved: string
+  readonly saved: MemoryFile
   /** The most that the file takes. */
   readonly mostMb: number
   /** Continues the machine from this file; it is paused. */
@@ -50,7 +49,7 @@ export type Hibernation = {
 
 /** A machine with its `/init` on the other end of the channel. */
 export class GuestMachine implements ContainerHandle {
-  readonly channel: MachineChannel
+  readonly channel: ResumableChannel
   /** Processes of the guest are not visible on the host. */
   readonly pid = undefined
   readonly group = undefined
@@ -58,7 +57,6 @@ export class GuestMachine implements ContainerHandle {
   #machine: Machine
   readonly #dir: string
   readonly #hibernation: Hibernation | undefined
-  #isOnDisk = false
   #cpuMs = 0
   readonly #greeting: InitHandshake
   #session: (() => Promise<Session>) | undefined
@@ -70,7 +68,7 @@ export class GuestMachine implements ContainerHandle {
     this.#dir = dir
     this.#still = still
     this.#hibernation = hibernation
-    this.channel = new MachineChannel(machine.channel)
+    this.channel = new ResumableChannel(machine.channel)
     this.#greeting = new InitHandshake(this.channel)
   }
 
@@ -84,13 +82,12 @@ export class GuestMachine implements ContainerHandle {
   }
 
   usage(): Usage | undefined {
-    return this.#isOnDisk ? { memoryBytes: 0, cpuMs: this.#cpuMs } : this.#machine.usage()
+    return this.#hibernation?.saved.isWritten ? { memoryBytes: 0, cpuMs: this.#cpuMs } : this.#machine.usage()
   }
 
   /** What its memory takes on disk. */
   get savedBytes(): number {
-    const { saved } = this.#hibernation ?? {}
-    return saved && this.#isOnDisk ? (statSync(saved, { throwIfNoEntry: false })?.blocks ?? 0) * 512 : 0
+    return this.#hibernation?.saved.bytes ?? 0
   }
 
   /** Waits for a machine that was just started. */
@@ -177,15 +174,9 @@ export class GuestMachine implements ContainerHandle {
    * hypervisor ends would be lost.
    */
   async quiet(): Promise<void> {
-    const session = await this.#session?.()
-    const late = setTimeout(() => session?.close('the machine did not answer in time'), ANSWER_MS)
-    try {
-      const renewed = session?.renew(fieldsOf(freshness()))
-      this.channel.hold()
-      await renewed
-    } finally {
-      clearTimeout(late)
-    }
+    const answer = answered(await this.#session?.(), fieldsOf(freshness()))
+    this.channel.hold()
+    await answer
   }
 
   /** Writes the memory of a paused, quiet machine to disk and frees it. Returns whether it did; otherwise it stays in memory. */
@@ -196,43 +187,24 @@ export class GuestMachine implements ContainerHandle {
     const drained = this.channel.drained()
     try {
       assertRoom(this.#dir, mostMb + RESERVE_MB)
-      await this.#machine.hibernate(saved, mostMb * 1024 * 1024)
+      await saved.write((path) => this.#machine.hibernate(path, mostMb * 1024 * 1024))
     } catch {
       this.channel.stays()
-      rmSync(saved, { force: true })
       return false
     }
     await drained
-    this.#isOnDisk = true
     return true
   }
 
-  /** SECURITY: the file is gone before the machine runs, so that no second copy of its memory ever does. */
-  async #fromDisk({ saved, restore }: Hibernation): Promise<void> {
-    const waking = `${saved}-waking`
-    renameSync(saved, waking)
-    try {
-      this.#machine = await restore(waking)
-    } catch (error) {
-      renameSync(waking, saved)
-      throw error
-    }
-    rmSync(waking)
-    this.#isOnDisk = false
-    this.channel.attach(this.#machine.channel)
-  }
-
   async resume(): Promise<void> {
-    if (this.#isOnDisk && this.#hibernation) await this.#fromDisk(this.#hibernation)
+    const { saved, restore } = this.#hibernation ?? {}
+    if (saved?.isWritten && restore) {
+      this.#machine = await saved.read(restore)
+      this.channel.attach(this.#machine.channel)
+    }
     await this.#wake()
     this.channel.release()
-    const session = await this.#session?.()
-    const late = setTimeout(() => session?.close('the machine did not answer in time'), ANSWER_MS)
-    try {
-      await session?.renew(fieldsOf(freshness()))
-    } finally {
-      clearTimeout(late)
-    }
+    await answered(await this.#session?.(), fieldsOf(freshness()))
   }
 
   async #wake(): Promise<void> {

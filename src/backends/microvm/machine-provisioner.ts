@@ -1,6 +1,7 @@
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { WarmPool } from '../../host/warm-pool.ts'
+import { MemoryFile } from '../memory-file.ts'
 import type { Driver, MachineSnapshot, MachineSpec } from './drivers/driver.ts'
 import { explained, formatDisk, makeBareDisk } from './files/disk.ts'
 import { GuestMachine, type Hibernation, INPUTS, machineDirectory } from './guest-machine.ts'
@@ -121,7 +122,8 @@ export class MachineProvisioner {
   #hibernation(spec: MachineSpec, dir: string): Hibernation {
     // Pages have a few bytes of their own, and there are the devices.
     const mostMb = Math.ceil(spec.memoryMb * 1.05) + 64
-    return { saved: join(dir, 'memory'), mostMb, restore: (file) => this.#parts.driver.restore(spec, file) }
+    const saved = new MemoryFile(join(dir, 'memory'))
+    return { saved, mostMb, restore: (file) => this.#parts.driver.restore(spec, file) }
   }
 
   async #clone(spec: MachineSpec, saved: MachineSnapshot, dir: string): Promise<GuestMachine | undefined> {

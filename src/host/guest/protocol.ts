@@ -71,6 +71,8 @@ export const HOST_FRAMES = {
   identity: 'i',
   /** empty: the container ends and the machine waits for the next setup */
   leave: 'l',
+  /** 4 bytes: milliseconds after which the sandbox ends itself unless the lease is renewed; 0: without end */
+  lease: 't',
   /** token (4 bytes), then 1 byte: 1 starts what `sudo` asked for, 0 refuses it */
   verdict: 'a',
   /** bytes of a stream */

@@ -24,7 +24,7 @@ import { hostFingerprint, observeLayout, readText } from '../system.ts'
  */
 
 /** Raise it when the content of the tree changes. */
-const RECIPE = '4'
+const RECIPE = '5'
 
 const ETC = [
   ...['alternatives', 'ld.so.cache', 'ld.so.conf', 'ld.so.conf.d', 'localtime', 'timezone'],
@@ -36,6 +36,7 @@ const ETC = [
   ...['apt/sources.list.d', 'debconf.conf', 'ucf.conf', 'ca-certificates', 'ca-certificates.conf'],
   ...['ssl/certs', 'ssl/openssl.cnf', 'pki/tls/certs', 'perl', 'fonts', 'matplotlibrc', 'terminfo'],
   ...['locale.alias', 'locale.gen', 'magic', 'manpath.config', 'vim', 'groff', 'java-17-openjdk', 'R'],
+  ...['xdg', 'dbus-1', 'X11'],
 ]
 const ETC_PATTERN = /^(python3(\.\d+)?|java-\d+-openjdk)$/
 const VAR = [

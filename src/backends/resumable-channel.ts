@@ -3,12 +3,12 @@ import { Duplex } from 'node:stream'
 type Pending = { readonly chunk: Uint8Array; readonly done: (error?: Error | null) => void }
 
 /**
- * The byte stream to the agent of a machine. It stays the same when the machine is saved and goes on in another process: what is
- * written meanwhile waits, and what the guest sent before is delivered.
+ * The byte stream to the agent of a machine or of a gVisor sandbox. It stays the same when the sandbox is saved and continues in
+ * another process: what is written meanwhile waits, and what the guest sent before is delivered.
  */
-export class MachineChannel extends Duplex {
+export class ResumableChannel extends Duplex {
   #inner: Duplex
-  /** Bytes on their way to the machine. */
+  /** Bytes on their way to the sandbox. */
   #inFlight = 0
   /** Bytes that may still be sent; undefined: all. */
   #allowed: number | undefined
@@ -70,16 +70,17 @@ export class MachineChannel extends Duplex {
     if (waiting) this.#pass(waiting)
   }
 
-  /** Resolves when the machine has ended and everything that it sent has arrived. To be called before it ends. */
+  /** Resolves when the sandbox has ended and everything that it sent has arrived. To be called before it ends. */
   drained(): Promise<void> {
     this.#sleeps = true
     this.#inner.resume()
     return new Promise((resolve) => this.#inner.once('close', () => resolve()))
   }
 
-  /** The machine did not end. */
+  /** The sandbox was not saved. If it has ended nevertheless, so does this stream. */
   stays(): void {
     this.#sleeps = false
+    if (this.#inner.destroyed) this.destroy()
   }
 
   /** Goes on with the stream of another process. */
@@ -87,5 +88,6 @@ export class MachineChannel extends Duplex {
     this.#inner = inner
     this.#sleeps = false
     this.#listen(inner)
+    if (this.destroyed) inner.destroy()
   }
 }
