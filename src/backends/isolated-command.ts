@@ -17,6 +17,11 @@ export const sharedEnvironment = (plan: Plan): Readonly<Record<string, string>> 
 export const secretsOf = (plan: Plan, { secrets = [] }: Command): readonly string[] | undefined =>
   isIsolated(plan) ? secrets.filter((name) => plan.secrets.includes(name)) : undefined
 
+/** Whether a command has all that its sandbox was given; then a sandbox for it alone isolates it from every other. */
+export const hasEverything = (plan: Plan, command: Command): boolean =>
+  !isIsolated(plan) ||
+  (command.network !== false && plan.secrets.every((name) => command.secrets?.includes(name)))
+
 /** The fields that an isolated command needs beside those of every command. */
 export function isolationFields(plan: Plan, command: Command): readonly string[] {
   const granted = secretsOf(plan, command) ?? []

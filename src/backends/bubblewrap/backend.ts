@@ -17,7 +17,7 @@ import type { Isolation, Limits } from '../../model/spec.ts'
 import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrapper } from '../backend.ts'
 import { areTimeLimits } from '../guest-command.ts'
 import { GuestSandbox, type GuestTransport } from '../guest-sandbox.ts'
-import { isIsolated, sharedEnvironment } from '../isolated-command.ts'
+import { hasEverything, isIsolated, sharedEnvironment } from '../isolated-command.ts'
 import {
   type LaunchContext,
   launchContents,
@@ -231,7 +231,7 @@ class Bubblewrap implements Backend, Wrapper {
     this.#layout ??= observeLayout()
     this.#filter ??= Buffer.from(encode(assemble(process.arch as Arch))).toString('hex')
     const user = plan.root ? ROOT_USER : (plan.runAs ?? caller())
-    const handsOver = plan.network.mode === 'fetch' && !isIsolated(plan)
+    const handsOver = plan.network.mode === 'fetch' && !(isIsolated(plan) && command === 'persistent')
     const handoverFd = control >= 0 && handsOver ? HANDOVER : undefined
     const context: LaunchContext = {
       bwrap: this.#bwrap as string,
@@ -304,7 +304,8 @@ class BubblewrapSandbox extends GuestSandbox {
 
   override exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
     // The host's streams belong to a user that does not exist in a sandbox with users of its own.
-    const mayBeAlone = this.#plan.root === undefined && !this.#transport.isOpen && !isIsolated(this.#plan)
+    const mayBeAlone =
+      this.#plan.root === undefined && !this.#transport.isOpen && hasEverything(this.#plan, command)
     const alone = io.last && mayBeAlone && areTimeLimits(io.limits ?? {})
     return alone ? this.#alone(command, io) : super.exec(command, io)
   }
