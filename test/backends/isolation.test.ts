@@ -50,6 +50,16 @@ test('a limit that stops every command leaves the sandbox able to isolate the ne
   expect((await sandbox.exec('echo /proc/[0-9]*')).stdout).toBe('/proc/1 /proc/2\n')
 })
 
+test('a limit of one command applies to its own processes', async () => {
+  await using sandbox = await isolated({ limits: { memoryMb: 512 } })
+  const other = sandbox.exec('sleep 1; echo unharmed')
+  const hog = 'python3 -c "x=bytearray(300<<20); import time; time.sleep(20)"'
+  const result = await sandbox.exec(hog, { limits: { memoryMb: 64, wallMs: 15_000 } })
+  expect(result.outcome).not.toMatchObject({ kind: 'stopped', limit: 'wall' })
+  expect(result.exitCode).not.toBe(0)
+  expect((await other).stdout).toBe('unharmed\n')
+})
+
 test('what a command writes to its own /tmp counts towards the limit of memory', async () => {
   await using sandbox = await isolated({ limits: { memoryMb: 64, diskMb: 500 } })
   const result = await sandbox.exec('head -c 200m /dev/zero > /tmp/big; sleep 5; echo survived')
