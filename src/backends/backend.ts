@@ -1,4 +1,5 @@
 import type { Duplex } from 'node:stream'
+import type { TunnelTaker } from '../host/guest/session.ts'
 import type { Command, ExecResult } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Guarantee, Level } from '../model/guarantee.ts'
@@ -172,7 +173,7 @@ export type OpenOptions = {
   /** The tenant of the sandbox. A sandbox prepared for one owner is never given to another. */
   readonly owner?: string | undefined
   /** In network mode `fetch`: receives each connection that the sandbox makes to its proxy. */
-  readonly onTunnel?: ((stream: Duplex) => void) | undefined
+  readonly onTunnel?: TunnelTaker | undefined
 }
 
 /** An open sandbox of a backend. */

@@ -23,6 +23,7 @@ import {
   timeLimits,
 } from './guest-command.ts'
 import { guestFiles, type RunBuiltin, type SharedFiles } from './guest-files.ts'
+import { assertPorts, isolationFields, secretsOf } from './isolated-command.ts'
 
 /** What a backend adds to a session with the guest agent. */
 export type GuestTransport = LimitEnforcement & {
@@ -73,10 +74,14 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable, Leas
     const status = await session.ready
     const limits = { ...timeLimits(this.#plan.limits), ...io.limits }
     const guest = new GuestCommand(limits, io, this.#transport, this.#transport.layersOf(status))
-    const fields = fieldsOf(command, io, guest.isHeld, this.#plan.root !== undefined)
+    const fields = [
+      ...isolationFields(this.#plan, command),
+      ...fieldsOf(command, io, guest.isHeld, this.#plan.root !== undefined),
+    ]
+    const secrets = secretsOf(this.#plan, command)
     const pace = io.output === undefined ? 'result' : 'stream'
     const host: CommandParts = {
-      start: (onOutput, onSudo) => session.start({ fields, onOutput, pace, onSudo }),
+      start: (onOutput, onSudo) => session.start({ fields, onOutput, pace, onSudo, secrets }),
       lose: (why) => session.close(why),
     }
     await this.#counted(() => guest.start(host), guest.result)
@@ -85,6 +90,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable, Leas
 
   async connect(port: number): Promise<Duplex> {
     this.#assertOpen()
+    assertPorts(this.#plan)
     const session = await this.#transport.session()
     await session.ready
     return session.connect(port)

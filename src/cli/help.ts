@@ -72,6 +72,7 @@ files, network and environment
   --ask-hosts             ask about other hosts while the connection waits, instead of refusing them
   --secret NAME=VAR@HOST  set NAME to a placeholder; the proxy replaces it with the value of VAR in requests to HOST
   --review                hold back file changes until you apply them
+  --isolate               keep the command apart from all others of its sandbox (namespaces, /tmp, loopback of its own)
 
 limits
   --cpus N  --memory MB  --disk MB  --pids N  --timeout S  --idle S  --output BYTES
@@ -380,7 +381,8 @@ RINGFENCE_URL names the server (default: the one of \`ringfence login\`, else ht
 A sandbox with a name (create --name web) can be used by it wherever an ID is asked for.
 create accepts --name, --label K=V, --backend, --min-isolation, --template, --image, --workspace, --mount, --volume NAME:/path[:ro],
 --network, --allow-host, --env, --secret, --cpus, --memory, --disk, --pids, --timeout (maximum lifetime; 0 = unlimited), --idle, --review,
---agent-id. Sizes are MB, or 512m, 2g; times are seconds, or 30s, 5m, 1h.
+--isolate (commands share only the mounts), --agent-id. Sizes are MB, or 512m, 2g; times are seconds, or 30s, 5m, 1h.
+exec --isolate is refused unless the sandbox isolates its commands; there, --use-secret NAME gives the command a secret and --no-network takes the proxy away.
 exec passes standard input that is not a terminal, signals and the exit code. -t needs \`[policy] allow_interactive\` on the server.
 port prints the URL of a port inside the sandbox; with --open, this machine's loopback leads to it until Ctrl-C.
 

@@ -110,7 +110,9 @@ async function proveOne(
   values: Values,
 ): Promise<BackendProof> {
   let count = 0
-  const roots = new WritableRoots(join(ringfence.stateDir, 'proofs', 'roots'), agentPath())
+  const all = new WritableRoots(join(ringfence.stateDir, 'proofs', 'roots'), agentPath())
+  // Only root can have them.
+  const roots = all.unavailable() ? undefined : all
   const proof = await proveBackend(backend, {
     mode,
     probe: probePath(),

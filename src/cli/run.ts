@@ -90,7 +90,9 @@ async function runIn(
   sandbox.onClose(() => ringfence.close())
   if (sandbox.plan.network.unlisted === 'ask' && !askHost && !values.quiet)
     err('ringfence: no terminal to ask at: hosts that are not on the list are refused\n')
-  const approving = approver(values)
+  // The only command of its sandbox has all that the sandbox was given.
+  const { isolation, secrets } = sandbox.plan
+  const approving = { ...approver(values), ...(isolation === 'command' ? { secrets } : {}) }
   try {
     const done = inTerminal
       ? await runInTerminal(sandbox, command, { ...approving, signal: signals.stop }, lease)

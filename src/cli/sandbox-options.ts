@@ -27,6 +27,7 @@ export const SANDBOX_OPTIONS = {
   'min-isolation': { type: 'string' },
   waive: { type: 'string', multiple: true },
   review: { type: 'boolean' },
+  isolate: { type: 'boolean' },
   image: { type: 'string' },
   'agent-id': { type: 'string' },
 } as const
@@ -55,6 +56,7 @@ export function specOf(
     env: environmentOf(values, env),
     limits: limitsOf(values),
     review: values.review,
+    isolation: values.isolate ? 'command' : undefined,
     waive: values.waive,
     image: values.image,
     agentId,

@@ -56,6 +56,9 @@ const OPTIONS = {
   listen: { type: 'string' },
   user: { type: 'string', short: 'u' },
   print: { type: 'boolean' },
+  isolate: { type: 'boolean' },
+  'use-secret': { type: 'string', multiple: true },
+  'no-network': { type: 'boolean' },
 } as const
 
 type Parsed = ReturnType<typeof parseOptions<typeof OPTIONS>>
@@ -151,6 +154,7 @@ function specOf(values: Values): SandboxSpec {
     timeout_ms: durationOption('--timeout', values.timeout),
     idle_ms: durationOption('--idle', values.idle),
     review: values.review,
+    isolation: values.isolate ? 'command' : undefined,
     agent_id: values['agent-id'],
   }) as SandboxSpec
 }
@@ -225,6 +229,9 @@ async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<n
     user: values.user,
     timeout_ms: timeout || undefined,
     env: values.env && pairs('--env', values.env),
+    isolation: values.isolate ? ('command' as const) : undefined,
+    secrets: values['use-secret'],
+    network: values['no-network'] ? false : undefined,
   })
   return values.json ? execJson(target, command, options) : execHere(target, command, options)
 }

@@ -49,6 +49,12 @@ export type ExecOptions = {
   /** A user of a sandbox with a writable root; default: `user`. */
   readonly user?: string
   readonly env?: Readonly<Record<string, string>>
+  /** Must be what the sandbox was created with; otherwise the command is refused. */
+  readonly isolation?: 'sandbox' | 'command'
+  /** Of an isolated command: the secrets of the sandbox that it may use, by name. Default: none. */
+  readonly secrets?: readonly string[]
+  /** Of an isolated command: whether it may use the sandbox's proxy. Default: yes. */
+  readonly network?: boolean
   readonly stdin?: string
   readonly stdin_open?: boolean
   readonly timeout_ms?: number

@@ -14,6 +14,7 @@ import { caller, hostFingerprint, systemProgram } from '../host/system.ts'
 import type { MICROVM_DRIVERS } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
+import type { Isolation, Spec } from '../model/spec.ts'
 import { VERSION } from '../model/version.ts'
 import { type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import { agentPath, packageFile } from './files.ts'
@@ -57,7 +58,8 @@ const PRIORITY = {
 /** Every backend. Those that are expensive to load are loaded on first use. */
 export function registryFor(options: RegistryOptions, parts: RegistryParts): SandboxRegistry {
   const { stateDir, env, policy, observe } = parts
-  const probePlan = (): Plan => probePlanFor(policy(), observe, stateDir)
+  const probePlan = (isolation?: Isolation): Plan =>
+    probePlanFor({ policy: policy(), observe, stateDir }, isolation)
   const proofs = new ProofStore(stateDir, VERSION)
   const registry = new SandboxRegistry(
     probeCache<Probe>(stateDir),
@@ -247,8 +249,19 @@ function lazyOpenShell(env: Readonly<Record<string, string>>, registry: SandboxR
 }
 
 /** The plan that probes use: no grants, all isolation layers enabled. */
-function probePlanFor(policy: SandboxPolicy, observe: (path: string) => Observed, stateDir: string): Plan {
-  const spec = { limits: { wallMs: 10_000 } }
+function probePlanFor(
+  {
+    policy,
+    observe,
+    stateDir,
+  }: {
+    readonly policy: SandboxPolicy
+    readonly observe: (path: string) => Observed
+    readonly stateDir: string
+  },
+  isolation?: Isolation,
+): Plan {
+  const spec: Spec = { limits: { wallMs: 10_000 }, ...(isolation ? { isolation } : {}) }
   const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
   const facts = {
     uid: caller().uid,

@@ -33,6 +33,8 @@ export type EgressProxyOptions = Hooks & {
   /** Credentials that every client must send; needed if other programs can reach the proxy. */
   readonly credentials?: Credentials
   readonly limits?: Partial<Limits>
+  /** The authority of another proxy whose certificate the clients trust already. */
+  readonly authority?: Authority | undefined
   /** Certificates to trust upstream instead of the system's, for terminated TLS. PEM. */
   readonly upstreamCa?: string
   /** The operator's proxy through which every connection goes. */
@@ -61,7 +63,8 @@ export class EgressProxy {
   constructor(options: EgressProxyOptions) {
     const secrets = options.secrets ?? []
     const transforms = new Transforms(options.transforms ?? [])
-    this.#authority = secrets.length + transforms.size > 0 ? new Authority() : undefined
+    this.#authority =
+      options.authority ?? (secrets.length + transforms.size > 0 ? new Authority() : undefined)
     this.#credentials = options.credentials
     this.#core = new Core({
       allowHosts: options.allowHosts,
@@ -80,6 +83,11 @@ export class EgressProxy {
       upstreamCa: options.upstreamCa,
       via: options.via,
     })
+  }
+
+  /** What signs the certificates that clients see; absent if no TLS is terminated. */
+  get authority(): Authority | undefined {
+    return this.#authority
   }
 
   /** The CA certificate that the sandbox must trust, PEM; absent if no TLS is terminated. */

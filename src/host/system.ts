@@ -113,9 +113,10 @@ export function descendantsOf(root: number): readonly number[] {
   return found
 }
 
+/** The number in the sandbox's own namespace: the second one. An isolated command has a third, which others may have too. */
 const innerPid = (pid: number): number | undefined => {
   const numbers = /^NSpid:\t(.*)$/m.exec(readText(`/proc/${pid}/status`) ?? '')?.[1]?.split('\t') ?? []
-  return numbers.length > 1 ? Number(numbers.at(-1)) : undefined
+  return numbers.length > 1 ? Number(numbers[1]) : undefined
 }
 
 /** The children of all threads of a process. */

@@ -8,6 +8,10 @@ export type Command = {
   readonly env?: Readonly<Record<string, string>>
   /** A user of a sandbox with a root user; default: `user`. */
   readonly user?: string
+  /** Of an isolated command: the secrets of the sandbox that it may use, by name. Default: none. */
+  readonly secrets?: readonly string[]
+  /** Of an isolated command: whether it may use the proxy of its sandbox. Default: yes. */
+  readonly network?: boolean
 }
 
 /** The limits that stop a command, and `cancelled` for a caller that did. */

@@ -44,6 +44,7 @@ const policyShape = object({
   max_memory_mb: optional(positive(2 ** 30)),
   max_disk_mb: optional(positive(2 ** 30)),
   max_pids: optional(positive(2 ** 22)),
+  isolate_commands: optional(boolean()),
   allowed_network_modes: optional(list(oneOf(...NETWORK_MODES))),
   allow_interactive: optional(boolean()),
   default_action: optional(oneOf(...ACTIONS)),

@@ -12,6 +12,8 @@ export const GUARANTEES = {
   'net.fetch': 'only allowlisted hosts can be reached, never private or metadata addresses',
   'proc.hidden': 'no host process can be seen or signalled',
   'ipc.private': 'no host IPC, abstract socket or terminal can be used',
+  'proc.between':
+    'no isolated command sees, signals, traces, reads or connects to another of the same sandbox',
   'kernel.filtered': 'dangerous system calls are blocked',
   'kernel.separate': 'the sandbox has its own kernel',
   'limit.wall': 'a command and all its processes end at the time limit',
@@ -23,6 +25,7 @@ export const GUARANTEES = {
   'limit.output': 'a command is stopped when its output reaches the limit',
   'limit.fuel': 'a metered program stops when it runs out of fuel',
   'secrets.outside': 'brokered credentials never enter the sandbox',
+  'secrets.between': 'no isolated command uses a secret or a connection that another was given',
   cleanup: 'no process, mount, cgroup or file is left after close',
 } as const
 

@@ -1,5 +1,5 @@
 import type { Guarantee, Level } from './guarantee.ts'
-import type { Limits, NetworkMode, Preset, Unlisted } from './spec.ts'
+import type { Isolation, Limits, NetworkMode, Preset, Unlisted } from './spec.ts'
 
 /** The proxy's port on the sandbox's loopback in network mode `fetch`. */
 export const PROXY_PORT = 3128
@@ -107,6 +107,8 @@ type PlanFields = {
   readonly env: Readonly<Record<string, string>>
   /** Variables of granted secrets; each holds a placeholder. */
   readonly secrets: readonly string[]
+  /** Whether commands share everything in the sandbox, or only its mounts. */
+  readonly isolation: Isolation
   readonly limits: Limits
   /** Limits that were not requested but protect the host; enforced in the cheapest way. */
   readonly nets: readonly (keyof Limits)[]

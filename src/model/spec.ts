@@ -19,6 +19,10 @@ export type Unlisted = (typeof UNLISTED)[number]
 
 /** Whether the root file system of a sandbox is its own. */
 export const ROOTS = ['read-only', 'writable', 'preferred'] as const
+/** What one command of a sandbox shares with the others: everything, or only the mounts. */
+export const ISOLATIONS = ['sandbox', 'command'] as const
+/** How the commands of a sandbox are kept apart. */
+export type Isolation = (typeof ISOLATIONS)[number]
 const MB_MAX = 2 ** 30
 const whole = (max: number) => number({ integer: true, min: 1, max })
 
@@ -79,6 +83,8 @@ export const specShape = object({
     }),
   ),
   unixSockets: optional(list(text())),
+  /** `command`: every command has namespaces of its own and shares only the mounts with the others. Default: `sandbox`. */
+  isolation: optional(oneOf(...ISOLATIONS)),
   /** `NAME=ENVVAR@HOST`: the sandbox gets a placeholder, the proxy has the value. */
   secrets: optional(list(text())),
   /** Paths of private directories inside the sandbox; the first is its home. The code that opens the sandbox creates them. */

@@ -3,7 +3,14 @@ import { SandboxError } from '../model/errors.ts'
 import type { Guarantee } from '../model/guarantee.ts'
 import { isWithin } from '../model/path.ts'
 import { type PathFact, type Plan, sealPlan } from '../model/plan.ts'
-import { isRemote, type Limits, type NetworkMode, type Preset, type Spec } from '../model/spec.ts'
+import {
+  type Isolation,
+  isRemote,
+  type Limits,
+  type NetworkMode,
+  type Preset,
+  type Spec,
+} from '../model/spec.ts'
 import {
   distinct,
   type Facts,
@@ -39,6 +46,7 @@ export function sandboxPolicyOf(config: Config, home: string): SandboxPolicy {
   return {
     allowedPrefixes: policy.allowed_host_prefixes?.map(expand),
     blocked: policy.blocked_host_patterns ?? BLOCKED,
+    isolateCommands: policy.isolate_commands ?? false,
     networkModes: policy.allowed_network_modes ?? ['offline', 'loopback', 'fetch', 'full'],
     allowHosts: config.network?.allow_hosts ?? [],
     allowPrivate: config.network?.allow_private ?? [],
@@ -99,7 +107,9 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   const writes = granted.some((mount) => mount.mode === 'rw')
   const workspace = spec.workspace === undefined ? undefined : factOf(spec.workspace, facts)
   const wanted = { ...policy.ceilings, ...spec.limits }
-  const asked = needsOf(preset, mode, wanted, limits, writes)
+  const isolation = isolationOf(policy, spec, mode)
+  const between = isolation === 'command' ? betweenCommands(spec) : []
+  const asked = needsOf({ preset, mode, asked: wanted, limits, writes, between })
   const { needs, waived } = split(spec, asked)
   return sealPlan({
     backend: spec.backend,
@@ -127,6 +137,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
       ...spec.env,
     },
     secrets: (spec.secrets ?? []).map((grant) => parseSecretGrant(grant).name),
+    isolation,
     limits,
     nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => wanted[name] === undefined),
     runAs: root ? undefined : ownerOf(facts, workspace ?? own[0]),
@@ -269,7 +280,34 @@ type Needs = {
   readonly asked: readonly Guarantee[]
 }
 
-function needsOf(preset: Preset, mode: NetworkMode, asked: Limits, limits: Limits, writes: boolean): Needs {
+/** With one network namespace for all there is nothing to keep commands apart, and no backend can. */
+function isolationOf(policy: SandboxPolicy, spec: Spec, mode: NetworkMode): Isolation {
+  if (spec.isolation === 'sandbox' && policy.isolateCommands)
+    throw new SandboxError('forbidden', 'the policy requires that commands are isolated from each other', {
+      hint: 'leave `isolation` out; the operator sets `isolate_commands` in [policy]',
+    })
+  if (spec.waive?.includes('proc.between')) return 'sandbox'
+  const isolation = spec.isolation ?? (policy.isolateCommands ? 'command' : 'sandbox')
+  if (isolation === 'command' && mode === 'full')
+    throw new SandboxError('invalid-input', 'isolated commands cannot share the host’s network', {
+      hint: 'use network mode fetch, loopback or offline',
+    })
+  return isolation
+}
+
+const betweenCommands = ({ secrets }: Spec): readonly Guarantee[] =>
+  secrets?.length ? ['proc.between', 'secrets.between'] : ['proc.between']
+
+type Asked = {
+  readonly preset: Preset
+  readonly mode: NetworkMode
+  readonly asked: Limits
+  readonly limits: Limits
+  readonly writes: boolean
+  readonly between: readonly Guarantee[]
+}
+
+function needsOf({ preset, mode, asked, limits, writes, between }: Asked): Needs {
   const wall = WALL.filter(
     (name) => preset !== 'danger-full-access' || (name !== 'fs.read' && name !== 'fs.write'),
   )
@@ -278,8 +316,9 @@ function needsOf(preset: Preset, mode: NetworkMode, asked: Limits, limits: Limit
     LIMIT_GUARANTEES.filter(([name]) => of[name] !== undefined).map(([, guarantee]) => guarantee)
   return {
     wall: [...wall, ...network, ...(writes ? (['fs.protect'] as const) : [])],
-    limits: held(limits),
-    asked: held(asked),
+    limits: [...held(limits), ...between],
+    // Whoever asks for it gets it or is refused, also without a wall.
+    asked: [...held(asked), ...between],
   }
 }
 

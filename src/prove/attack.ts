@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import type { ExecResult } from '../model/command.ts'
+import type { Command, ExecResult } from '../model/command.ts'
 import type { World } from './world.ts'
 
 /**
@@ -10,6 +10,11 @@ export type Attack = {
   readonly name: string
   /** A bash script; it runs in the workspace. */
   readonly script: (world: World, workspace: string) => string
+  /** Another command of the same sandbox, which runs before and during the attack; it is ready when the file `ready` exists. */
+  readonly victim?: string
+  /** What the victim is given, and what the attacker is not. */
+  readonly victimCommand?: Omit<Command, 'argv'>
+  readonly command?: Omit<Command, 'argv'>
   /** Spec fields in addition to the workspace and the probe. Limits are omitted in the control run. */
   readonly spec?: Readonly<Record<string, unknown>>
   readonly limits?: Readonly<Record<string, number>>

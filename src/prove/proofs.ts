@@ -1,5 +1,6 @@
 import type { Guarantee } from '../model/guarantee.ts'
 import type { Attack } from './attack.ts'
+import { BETWEEN, GRANTED } from './attacks-between.ts'
 import { ENVIRONMENT, READS, WRITES } from './attacks-files.ts'
 import { IPC, KERNEL, OTHER_KERNEL, PROCESSES } from './attacks-kernel.ts'
 import { CLEANUP, LIMITS } from './attacks-limits.ts'
@@ -28,10 +29,12 @@ export const PROOFS: Readonly<Record<Guarantee, readonly Attack[]>> = {
   ],
   'proc.hidden': PROCESSES,
   'ipc.private': IPC,
+  'proc.between': BETWEEN,
   'kernel.filtered': KERNEL,
   'kernel.separate': OTHER_KERNEL,
   ...LIMITS,
   'limit.fuel': UNPROVEN,
   'secrets.outside': BROKERED,
+  'secrets.between': GRANTED,
   cleanup: CLEANUP,
 }

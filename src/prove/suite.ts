@@ -9,7 +9,7 @@ import { readText, systemProgram } from '../host/system.ts'
 import type { ExecResult } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import { GUARANTEE_NAMES, type Guarantee } from '../model/guarantee.ts'
-import type { Attack } from './attack.ts'
+import { type Attack, sleep } from './attack.ts'
 import { PROOFS } from './proofs.ts'
 import { USES } from './uses.ts'
 import { freshWorkspace, openFor, planOf, type World } from './world.ts'
@@ -53,7 +53,9 @@ async function succeedsAsRoot(
   let seen: Seen | undefined
   try {
     const argv = ['/bin/bash', '-c', `cd ${workspace}\n${attack.script(world, workspace)}`] as const
-    const result = await sandbox.exec({ argv, user: 'root' })
+    const result = await besideVictim(sandbox, attack, workspace, () =>
+      sandbox.exec({ ...attack.command, argv, user: 'root' }),
+    )
     seen = await opened(sandbox, workspace, attack)
     await sandbox.close()
     return await attack.succeeded(result, world, seen?.path ?? '/nonexistent')
@@ -108,6 +110,50 @@ function seenFromHost(layers: string, path: string): string {
   return join('/proc', first, 'root', path)
 }
 
+/** Runs an attack while the attack's victim, if it has one, runs in the same sandbox. */
+async function besideVictim(
+  sandbox: BackendSandbox,
+  { victim, victimCommand }: Attack,
+  workspace: string,
+  attack: () => Promise<ExecResult>,
+): Promise<ExecResult> {
+  if (victim === undefined) return attack()
+  const argv = ['/bin/bash', '-c', `cd ${workspace}\n${victim}`] as const
+  const running = await sandbox.start({ ...victimCommand, argv })
+  try {
+    await Promise.race([
+      whenReady(() => sandbox.files.stat(`${workspace}/ready`)),
+      running.result.then(({ stderr }) => {
+        throw new Error(`the other command ended: ${Buffer.from(stderr).toString('utf8')}`)
+      }),
+    ])
+    return await attack()
+  } finally {
+    running.signal('SIGKILL')
+    await running.result.catch(() => {})
+  }
+}
+
+const READY_TRIES = 400
+
+async function whenReady(look: () => Promise<unknown>): Promise<void> {
+  for (let tries = 0; tries < READY_TRIES; tries++) {
+    const found = await look().then(
+      () => true,
+      () => false,
+    )
+    if (found) return
+    await sleep(25)
+  }
+  throw new Error('the other command did not become ready')
+}
+
+/** Where commands are kept apart, the control is the same sandbox without that. */
+const controlOf = (attack: Attack, backend: Backend, control: Backend): readonly [Backend, Attack] =>
+  attack.victim === undefined
+    ? [control, attack]
+    : [backend, { ...attack, spec: { ...attack.spec, isolation: 'sandbox' } }]
+
 async function attackWith(
   backend: Backend,
   attack: Attack,
@@ -127,10 +173,11 @@ async function attackWith(
     limits,
   })
   try {
-    return {
-      result: await sandbox.exec({ argv: ['/bin/bash', '-c', attack.script(world, workspace)] }),
-      workspace,
-    }
+    const argv = ['/bin/bash', '-c', attack.script(world, workspace)] as const
+    const result = await besideVictim(sandbox, attack, workspace, () =>
+      sandbox.exec({ ...attack.command, argv }),
+    )
+    return { result, workspace }
   } finally {
     await sandbox.close()
   }
@@ -193,7 +240,8 @@ async function prove(
     if (await tried()) return row('broken', `the attack succeeded on ${backend.name}`)
     const reason = attack.notApplicable?.(world)
     if (reason) return row('not-applicable', reason)
-    return (await succeeds(control, attack, world, false))
+    const [without, same] = controlOf(attack, backend, control)
+    return (await succeeds(without, same, world, false, waive))
       ? row('held')
       : row('vacuous', 'the attack fails even without a wall')
   } catch (error) {

@@ -243,7 +243,9 @@ export async function openFor(
   })(parseSpec(spec))
   const plan = planOf(spec, prepared.facts, root)
   const egress = prepared.start(plan, 'sb_conformance')
-  const sandbox = await backend.open(plan, { onTunnel: (stream) => egress.handle(stream) })
+  const sandbox = await backend.open(plan, {
+    onTunnel: (stream, names) => egress.handle(stream, names),
+  })
   void sandbox.ended.then(() => egress.close())
   return sandbox
 }

@@ -16,7 +16,7 @@ import {
   type Shape,
   text,
 } from '../model/shape.ts'
-import { type Spec, specShape } from '../model/spec.ts'
+import { ISOLATIONS, type Spec, specShape } from '../model/spec.ts'
 import { SCOPES } from '../supervisor/access/keys.ts'
 import type { ExecRequest } from '../supervisor/exec/exec-session.ts'
 
@@ -47,6 +47,7 @@ export function specOf(body: CreateBody): Spec {
         },
         unixSockets: body.unix_sockets,
         secrets: body.secrets,
+        isolation: body.isolation,
         limits: body.limits,
         env: body.env,
         waive: body.waive,
@@ -70,6 +71,12 @@ export const execShape = object({
   /** A user of a sandbox with a writable root; default: `user`. */
   user: optional(words(32)),
   env: optional(envShape),
+  /** Must be what the sandbox was created with; otherwise the command is refused. */
+  isolation: optional(oneOf(...ISOLATIONS)),
+  /** Of an isolated command: the secrets of the sandbox that it may use, by name. Default: none. */
+  secrets: optional(list(words(64), 64)),
+  /** Of an isolated command: whether it may use the sandbox's proxy. Default: yes. */
+  network: optional(boolean()),
   /** Text; `stdin_base64` for bytes. */
   stdin: optional(text({ empty: true, max: 8 * 1024 * 1024 })),
   stdin_base64: optional(text({ empty: true, max: 12 * 1024 * 1024 })),
@@ -92,6 +99,9 @@ export function execRequestOf(body: ExecBody): ExecRequest {
     cwd: body.cwd,
     user: body.user,
     env: body.env,
+    isolation: body.isolation,
+    secrets: body.secrets,
+    network: body.network,
     stdin: stdinOf(body),
     timeoutMs: body.timeout_ms,
     background: body.background,

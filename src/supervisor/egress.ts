@@ -20,7 +20,8 @@ import type { EgressFacts } from '../policy/plan.ts'
 
 /** The network access of a sandbox in network mode `fetch`. */
 export interface Egress {
-  handle(stream: Duplex): void
+  /** Serves one connection. `secrets`: it comes from an isolated command, which may use only these. */
+  handle(stream: Duplex, secrets?: readonly string[]): void
   /** Replaces the allowed hosts; takes effect at once, also for open connections. */
   setAllowHosts(hosts: readonly string[]): void
   /** Adds a host that a person approved; open connections stay. */
@@ -77,10 +78,17 @@ const SECRET_NAME = /\$\{e2b\.(?:secrets|identity\.tokens)\.([^}]*)\}/g
 /** Older connections are only in the audit log. */
 const MAX_CONNECTIONS = 1000
 
+/** The proxy of isolated commands with these secrets. */
+type RestrictedProxy = { readonly proxy: EgressProxy; readonly secrets: readonly BrokeredSecret[] }
+
 class SandboxEgress implements PreparedEgress, Egress {
   readonly facts: EgressFacts
   readonly #parts: EgressParts
   readonly #proxy: EgressProxy
+  /** The proxies of isolated commands, one for each set of secrets. */
+  readonly #restricted = new Map<string, RestrictedProxy>()
+  #spec: Spec
+  #hosts: readonly string[] = []
   readonly #secrets: readonly BrokeredSecret[]
   /** Copies that are wiped with the sandbox; secrets lent by the vault stay there. */
   readonly #own: Secret[] = []
@@ -93,17 +101,8 @@ class SandboxEgress implements PreparedEgress, Egress {
   constructor(parts: EgressParts, spec: Spec) {
     this.#parts = parts
     this.#secrets = (spec.secrets ?? []).map((text) => this.#brokered(text))
-    this.#proxy = new EgressProxy({
-      allowHosts: [],
-      allowPrivate: parts.allowPrivate,
-      secrets: this.#secrets,
-      unlisted: (target) => this.#unlisted(target),
-      transforms: this.#transforms(spec),
-      via: this.#upstream(spec.network?.upstream),
-      admit: (connection) => this.#admit(connection),
-      mayPass: parts.mayAct,
-      onConnection: (connection) => void this.#note(connection).catch(() => {}),
-    })
+    this.#spec = spec
+    this.#proxy = this.#proxyWith(this.#secrets)
     const own = this.#proxy.caCertificate
     this.facts = {
       placeholders: Object.fromEntries(
@@ -112,6 +111,37 @@ class SandboxEgress implements PreparedEgress, Egress {
       certificates: own && certificateBundle(parts.systemCertificates(), own),
       nodePreload: parts.nodePreload(),
     }
+  }
+
+  #proxyWith(secrets: readonly BrokeredSecret[], authority?: EgressProxy['authority']): EgressProxy {
+    const { allowPrivate, mayAct } = this.#parts
+    return new EgressProxy({
+      allowHosts: this.#hosts,
+      allowPrivate,
+      secrets,
+      authority,
+      unlisted: (target) => this.#unlisted(target),
+      transforms: this.#transforms(this.#spec, secrets),
+      via: this.#upstream(this.#spec.network?.upstream),
+      admit: (connection) => this.#admit(connection),
+      mayPass: mayAct,
+      onConnection: (connection) => void this.#note(connection).catch(() => {}),
+    })
+  }
+
+  /** SECURITY: the proxy of a command without a secret does not know the secret, so no request of it can use it. */
+  #proxyFor(names: readonly string[]): EgressProxy {
+    const key = [...new Set(names)].sort().join(' ')
+    const found = this.#restricted.get(key)
+    if (found) return found.proxy
+    const granted = this.#secrets.filter(({ grant }) => names.includes(grant.name))
+    const proxy = this.#proxyWith(granted, this.#proxy.authority)
+    this.#restricted.set(key, { proxy, secrets: granted })
+    return proxy
+  }
+
+  get #proxies(): readonly EgressProxy[] {
+    return [this.#proxy, ...[...this.#restricted.values()].map(({ proxy }) => proxy)]
   }
 
   /** SECURITY: only what the operator named; the credentials are the operator's too. */
@@ -136,20 +166,22 @@ class SandboxEgress implements PreparedEgress, Egress {
       ...(plan.agentId === undefined ? {} : { agent_id: plan.agentId }),
     }
     this.#asks = plan.network.unlisted === 'ask'
-    this.#proxy.setAllowHosts(plan.network.allowHosts)
+    this.setAllowHosts(plan.network.allowHosts)
     return this
   }
 
-  handle(stream: Duplex): void {
-    void this.#proxy.handle(stream)
+  handle(stream: Duplex, secrets?: readonly string[]): void {
+    void (secrets ? this.#proxyFor(secrets) : this.#proxy).handle(stream)
   }
 
   setAllowHosts(hosts: readonly string[]): void {
-    this.#proxy.setAllowHosts(hosts)
+    this.#hosts = hosts
+    for (const proxy of this.#proxies) proxy.setAllowHosts(hosts)
   }
 
   allowAlso(entry: string): void {
-    this.#proxy.allowAlso(entry)
+    this.#hosts = [...this.#hosts, entry]
+    for (const proxy of this.#proxies) proxy.allowAlso(entry)
   }
 
   /** SECURITY: without somebody who answers, a host that is not on the list is refused. */
@@ -164,11 +196,16 @@ class SandboxEgress implements PreparedEgress, Egress {
   }
 
   setHeaders(spec: Spec): void {
-    this.#proxy.setTransforms(this.#transforms(spec))
+    const headers = spec.network?.headers ?? []
+    const changed = { ...this.#spec, network: { ...this.#spec.network, headers } }
+    this.#proxy.setTransforms(this.#transforms(changed, this.#secrets))
+    this.#spec = changed
+    for (const { proxy, secrets } of this.#restricted.values())
+      proxy.setTransforms(this.#transforms(changed, secrets))
   }
 
   /** The headers of a spec, in which the name of a secret is replaced by its placeholder, and that later by its value. */
-  #transforms({ network }: Spec): readonly HeaderTransform[] {
+  #transforms({ network }: Spec, granted: readonly BrokeredSecret[]): readonly HeaderTransform[] {
     const filled = (value: string, host: string): string =>
       value.replace(SECRET_NAME, (_, name: string) => {
         const found = this.#secrets.find(({ grant }) => grant.name === name && grant.host === host)
@@ -181,16 +218,21 @@ class SandboxEgress implements PreparedEgress, Egress {
           },
         )
       })
+    // SECURITY: a header with a secret is a use of it.
+    const isGranted = (value: string): boolean =>
+      this.#secrets.every((secret) => granted.includes(secret) || !value.includes(secret.placeholder))
     return (network?.headers ?? []).map(({ host, headers }) => ({
       host,
       headers: Object.fromEntries(
-        Object.entries(headers).map(([name, value]) => [name, filled(value, host)]),
+        Object.entries(headers)
+          .map(([name, value]) => [name, filled(value, host)] as const)
+          .filter(([, value]) => isGranted(value)),
       ),
     }))
   }
 
   async close(): Promise<void> {
-    await this.#proxy.close()
+    await Promise.all(this.#proxies.map((proxy) => proxy.close()))
     for (const value of this.#own) value.dispose()
   }
 

@@ -1,4 +1,3 @@
-import type { Duplex } from 'node:stream'
 import type { Backend, BackendSandbox, OpenOptions } from '../backends/backend.ts'
 import type { SandboxRegistry } from '../backends/registry.ts'
 import type { Review } from '../host/review/review.ts'
@@ -287,7 +286,8 @@ export class Gate {
       const { plan, backend } = await this.#admitSpec(spec, given, root)
       review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
-      const onTunnel = egress && ((stream: Duplex) => egress.handle(stream))
+      const onTunnel: OpenOptions['onTunnel'] =
+        egress && ((stream, secrets) => egress.handle(stream, secrets))
       const inside = await this.#open(backend, plan, { signal, owner, onTunnel })
       const sandbox = this.#sandbox(plan, backend, inside, {
         id,

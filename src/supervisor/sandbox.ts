@@ -24,22 +24,24 @@ import { type AuthorizeOptions, CommandAuthorizer } from './approvals/command-au
 import { type AskHost, HostQuestions } from './approvals/host-questions.ts'
 import type { Egress } from './egress.ts'
 import { askedCommand, placed } from './exec/asked-command.ts'
+import { assertIsolation, type IsolationOptions } from './exec/command-isolation.ts'
 import type { AskedCommand, JudgeOptions } from './gate.ts'
 import { SandboxFiles } from './sandbox-files.ts'
 import { SandboxRecord } from './sandbox-record.ts'
 
 /** How a command of a sandbox runs. */
-export type ExecOptions = AuthorizeOptions & {
-  readonly stdin?: 'inherit' | Uint8Array | string
-  /** Receives output as it arrives. Without it, a command that prints more than 16 MiB, or `outputBytes`, is killed. */
-  readonly output?: ExecIo['output']
-  readonly signal?: AbortSignal
-  readonly onStarted?: ExecIo['onStarted']
-  /** For this command only, in addition to the sandbox's limits. */
-  readonly limits?: Limits
-  /** The last command: the sandbox is closed together with it. */
-  readonly last?: boolean
-}
+export type ExecOptions = AuthorizeOptions &
+  IsolationOptions & {
+    readonly stdin?: 'inherit' | Uint8Array | string
+    /** Receives output as it arrives. Without it, a command that prints more than 16 MiB, or `outputBytes`, is killed. */
+    readonly output?: ExecIo['output']
+    readonly signal?: AbortSignal
+    readonly onStarted?: ExecIo['onStarted']
+    /** For this command only, in addition to the sandbox's limits. */
+    readonly limits?: Limits
+    /** The last command: the sandbox is closed together with it. */
+    readonly last?: boolean
+  }
 
 /** A finished command with its id and decision. */
 export type Executed = ExecResult & {
@@ -139,6 +141,7 @@ export class Sandbox implements AsyncDisposable {
   async exec(command: string | readonly string[], options: ExecOptions = {}): Promise<Executed> {
     this.#assertAlive()
     assertUser(this.plan, options.user)
+    assertIsolation(this.plan, options)
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
     // The sandbox starts while the command is checked and recorded; the command starts after both.
@@ -162,6 +165,7 @@ export class Sandbox implements AsyncDisposable {
   async spawn(command: string | readonly string[], options: SpawnOptions = {}): Promise<RunningExec> {
     this.#assertAlive()
     assertUser(this.plan, options.user)
+    assertIsolation(this.plan, options)
     const asked = askedCommand(command)
     const execId = this.#parts.newId('ex')
     const permit = this.#permits.decide(asked, execId, options)

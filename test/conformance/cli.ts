@@ -45,7 +45,7 @@ async function tried(name: string): Promise<Tried> {
 const wall = (sabotage?: (vector: readonly string[]) => readonly string[]) =>
   bubblewrap({
     agent,
-    probePlan: () => planOf({ limits: { wallMs: 10_000 } }),
+    probePlan: (isolation) => planOf({ limits: { wallMs: 10_000 }, ...(isolation ? { isolation } : {}) }),
     ...(sabotage ? { sabotage } : {}),
   })
 

@@ -30,7 +30,7 @@ test.each(TRIED)(
   async ({ breaks, sabotage }) => {
     const backend = bubblewrap({
       agent: guest('ringfence-agent'),
-      probePlan: () => planOf({ limits: { wallMs: 10_000 } }),
+      probePlan: (isolation) => planOf({ limits: { wallMs: 10_000 }, ...(isolation ? { isolation } : {}) }),
       sabotage,
     })
     const proof = await proveBackend(backend, {

@@ -42,6 +42,11 @@ function pairsOf(vector: readonly string[]): readonly (readonly string[])[] {
   return out
 }
 
+/** What the probe measures is right, and the sandboxes with a workspace are not. */
+function isolatingOnlyTheProbe(vector: readonly string[]): readonly string[] {
+  return vector.includes('bind') ? withoutField('isolate', 0)(vector) : vector
+}
+
 /** Removes a field of the agent together with its arguments. */
 const withoutField =
   (field: string, size: number) =>
@@ -94,6 +99,11 @@ const replaced =
 const ALLOW_ALL = '06000000' + '0000ff7f'
 
 export const SABOTAGES: readonly Sabotage[] = [
+  {
+    name: 'commands share their namespaces',
+    breaks: ['proc.between'],
+    sabotage: isolatingOnlyTheProbe,
+  },
   { name: 'the network is shared', breaks: ['net.offline'], sabotage: without('arg', '--unshare-net') },
   {
     name: 'processes are shared',

@@ -10,6 +10,8 @@ extern int control_fd;
 extern int control_out;
 /* In a child of PID 1: where it reports why it failed. It must not write to the channel itself. */
 extern int child_socket;
+/* In the namespace init of an isolated command: what would be a frame goes to PID 1. */
+extern void (*frame_relay)(enum frame_type type, const void *payload, size_t length);
 
 void send_frame(enum frame_type type, uint32_t id, const void *payload, size_t length);
 void send_number_frame(enum frame_type type, uint32_t id, uint32_t number);

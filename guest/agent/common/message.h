@@ -13,6 +13,10 @@ enum message_kind {
   MESSAGE_USERS = 'U',    /* with a descriptor: the user namespace of a root */
   MESSAGE_MOUNTS = 'M',   /* with a descriptor: its mount namespace */
   MESSAGE_RANGE = 'K',    /* with a descriptor: the lock of its range of ids */
+  MESSAGE_PREPARED = 'I', /* pid_t, with a descriptor: a namespace init and the socket to it */
+  MESSAGE_FRAME = 'R',    /* a frame's type and payload, for the host */
+  MESSAGE_USAGE = 'W',    /* struct isolated_usage */
+  MESSAGE_PROXY = 'T',    /* with a descriptor: the listening socket of the command's proxy */
 };
 
 bool send_message(int socket, char kind, const void *text, size_t length, int fd);

@@ -18,7 +18,7 @@ enum frame_type {
   FRAME_STDOUT = 'O', /* from the agent: bytes of standard output */
   FRAME_STDERR = 'P', /* from the agent: bytes of standard error */
   FRAME_USE = 'M', /* from the agent: an access kind and a path: what a traced command accessed */
-  FRAME_TUNNEL = 'N', /* from the agent: empty: the sandbox opened a stream to its proxy */
+  FRAME_TUNNEL = 'N', /* from the agent: a stream to the proxy; the id of the isolated command that opened it (4 bytes), or empty */
   FRAME_WAITING = 'H', /* from the agent: empty: a container is up and waits for its configuration */
   FRAME_RENEWED = 'J', /* from the agent: empty: the machine has applied its new identity */
   FRAME_SUDO = 's', /* from the agent: token and pid (4 bytes each), then the words of a command that `sudo` asks to start, each ends in NUL */
@@ -122,6 +122,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("input", 0) \
   ROW("wait-for-start", 0) \
   ROW("terminal", 2) /* COLUMNS ROWS */ \
+  ROW("offline", 0) \
   ROW("as", 1) /* USER */ \
   ROW("owner", 1) /* USER */
 
@@ -147,6 +148,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("range-lock", 1) /* FD */ \
   ROW("wait-for-go", 0) \
   ROW("persistent", 0) \
+  ROW("isolate", 0) \
   ROW("prefork", 0) \
   ROW("shared-network", 0) \
   ROW("trace", 0) \

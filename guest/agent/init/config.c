@@ -71,6 +71,7 @@ static void set_option(const char *name, const char *const *arguments) {
   else if (!strcmp(name, "range-lock")) options.range_lock = atoi(arguments[0]);
   else if (!strcmp(name, "wait-for-go")) options.wait_for_start = true;
   else if (!strcmp(name, "persistent")) options.persistent = true;
+  else if (!strcmp(name, "isolate")) options.isolate = true;
   else if (!strcmp(name, "prefork")) options.prefork = true;
   else if (!strcmp(name, "shared-network")) options.shared_network = true;
   else if (!strcmp(name, "trace")) tracing = true;

@@ -12,6 +12,7 @@ struct options {
   bool wait_for_start;    /* the command starts when the host sends FRAME_GO */
   bool whole_file_system; /* all of it is granted: Landlock has nothing to restrict */
   bool persistent;        /* takes many commands over the channel */
+  bool isolate;           /* every command has namespaces of its own */
   bool prefork;           /* starting a process is slow here */
   bool shared_network;    /* the sockets that the kernel lists are the host's */
   int proxy_port;         /* connections to it go to the host's proxy */

@@ -82,15 +82,17 @@ static uint64_t rights_of_root(uint64_t all, bool writable_root) {
   return writable_root ? all & ~devices : READ_ONLY;
 }
 
-int landlock_restrict(struct strings *writable, bool files, bool writable_root) {
+int landlock_restrict(struct strings *writable, bool files, bool writable_root, enum landlock_scope scope) {
   long abi = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
   if (abi < 1) return 0;
   uint64_t all = (1ULL << 13) - 1;
   if (abi >= 2) all |= ACCESS_REFER;
   if (abi >= 3) all |= ACCESS_TRUNCATE;
   if (abi >= 5) all |= ACCESS_IOCTL_DEV;
-  struct ruleset handled = {.files = files ? all : 0, .scoped = abi >= 6 ? SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS : 0};
-  if (!handled.files && !handled.scoped) return 0;
+  struct ruleset handled = {.files = files ? all : 0,
+                            .scoped =
+                                abi >= 6 && scope == LANDLOCK_SCOPED ? SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS : 0};
+  if (!handled.files && !handled.scoped) return scope == LANDLOCK_SCOPED ? 0 : (int)abi;
   int ruleset = (int)syscall(SYS_landlock_create_ruleset, &handled, abi >= 6 ? sizeof handled : abi >= 4 ? 16 : 8, 0);
   if (ruleset < 0) die("landlock: %s", strerror(errno));
   if (files) {
@@ -102,9 +104,14 @@ int landlock_restrict(struct strings *writable, bool files, bool writable_root) 
   return (int)abi;
 }
 
+void landlock_set_scope(void) {
+  struct strings none = {0};
+  landlock_restrict(&none, false, false, LANDLOCK_SCOPED);
+}
+
 void seccomp_load(int fd) {
   static struct sock_filter code[BPF_MAXINSNS];
-  ssize_t length = read(fd, code, sizeof code);
+  ssize_t length = pread(fd, code, sizeof code, 0); /* the isolator has the same descriptor */
   if (length <= 0 || length % (ssize_t)sizeof *code) die("seccomp filter: bad length");
   struct sock_fprog program = {.len = (unsigned short)(length / (ssize_t)sizeof *code), .filter = code};
   if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program)) die("seccomp: %s", strerror(errno));

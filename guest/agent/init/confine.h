@@ -26,7 +26,13 @@ void drop_privileges(bool has_ambient);
 /* The same for a sandbox with a root user: keeps what its root user has, and what supervising other users needs. */
 void keep_root_capabilities(void);
 /* Returns Landlock's ABI version, or 0 when this kernel has none. */
-int landlock_restrict(struct strings *writable, bool files, bool writable_root);
+enum landlock_scope { LANDLOCK_SCOPED, LANDLOCK_UNSCOPED };
+int landlock_restrict(struct strings *writable, bool files, bool writable_root, enum landlock_scope scope);
+/*
+ * Only the scope: signals and abstract sockets end at the sandbox. PID 1 and isolated commands have it in common, because
+ * PID 1 could not signal processes of another scope.
+ */
+void landlock_set_scope(void);
 void seccomp_load(int fd);
 /* Sends the ready frame with what the kernel says about this process. */
 void report_ready(int landlock, bool supervised);

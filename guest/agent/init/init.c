@@ -4,6 +4,7 @@
 #include "common/message.h"
 #include "init/config.h"
 #include "init/confine.h"
+#include "isolate/isolate.h"
 #include "limits/limits.h"
 #include "session/session.h"
 #include "session/streams.h"
@@ -122,7 +123,7 @@ static void check_limits(void) {
 }
 
 static void open_tunnel(void) {
-  if (!options.proxy_port) return;
+  if (!options.proxy_port || options.isolate) return; /* an isolated command has a listener of its own */
   if (options.handover_fd >= 0) stream_pass_listener(options.proxy_port, options.handover_fd);
   else stream_listen(options.proxy_port);
 }
@@ -167,7 +168,8 @@ _Noreturn void serve_unconfined(int config) {
 
 /* The last steps of confinement, then the session or the single command. */
 static _Noreturn void confine_and_serve(int filter) {
-  int landlock = landlock_restrict(&options.writable, !options.whole_file_system, has_root_user);
+  int landlock = landlock_restrict(&options.writable, !options.whole_file_system, has_root_user,
+                                   isolator_socket >= 0 ? LANDLOCK_UNSCOPED : LANDLOCK_SCOPED);
   if (count_shared_memory && !options.shared_network) socket_usage_setup();
   signal(SIGIO, SIG_IGN); /* from a broken file lease (limits/disk_usage.c) */
   seccomp_load(filter);
@@ -191,7 +193,9 @@ _Noreturn void init_main(int config, int filter) {
   check_supervised_mounts();
   if (options.handover_fd >= 0) stream_raise_loopback_gso();
   /* Bubblewrap makes the mounts as user 0 of its namespace; a nested one gives the user its own uid back. */
+  if (options.isolate) landlock_set_scope(), isolator_start(filter);
   if (options.uid) map_user(options.uid, options.gid, 0);
+  if (options.isolate) isolator_enter_users();
   if (options.range_lock >= 0) fcntl(options.range_lock, F_SETFD, FD_CLOEXEC);
   if (has_root_user) keep_root_capabilities();
   else drop_privileges(true);

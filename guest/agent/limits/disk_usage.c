@@ -17,6 +17,7 @@ static struct tracked_file {
 } tracked_files[MAX_TRACKED_FILES];
 
 static int file_count;
+static dev_t ignored_devices[2];
 /* Growth of files that no process can write any more; an open for writing tracks the file again. */
 static int64_t untracked_growth;
 static int64_t entry_count; /* created and not deleted */
@@ -74,6 +75,10 @@ static bool is_tracked(const struct stat *stat) {
   return false;
 }
 
+static bool is_ignored(dev_t device) {
+  return device && (device == ignored_devices[0] || device == ignored_devices[1]);
+}
+
 static int open_tracking_fd(int fd) {
   char link[64];
   snprintf(link, sizeof link, "self/fd/%d", fd);
@@ -81,7 +86,7 @@ static int open_tracking_fd(int fd) {
 }
 
 bool disk_track_file(int fd, const struct stat *stat, bool created) {
-  if (!limits.disk_bytes || !S_ISREG(stat->st_mode) || is_tracked(stat)) return true;
+  if (!limits.disk_bytes || !S_ISREG(stat->st_mode) || is_ignored(stat->st_dev) || is_tracked(stat)) return true;
   int own = open_tracking_fd(fd);
   if (own < 0) untrack_closed(), own = open_tracking_fd(fd);
   if (own < 0) return false;
@@ -89,6 +94,8 @@ bool disk_track_file(int fd, const struct stat *stat, bool created) {
   tracked_files[file_count++] = (struct tracked_file){stat->st_dev, stat->st_ino, own, created ? 0 : before};
   return true;
 }
+
+void disk_ignore_device(dev_t device) { ignored_devices[ignored_devices[0] ? 1 : 0] = device; }
 
 void disk_add_entry(void) { entry_count++; }
 
@@ -128,10 +135,12 @@ static int64_t files_used(void) {
 
 void disk_release_deleted(void) { files_used(); }
 
-static uint64_t disk_used(void) {
+uint64_t disk_usage(void) {
   int64_t total = untracked_growth + entry_count * ENTRY_COST + files_used();
   return total > 0 ? (uint64_t)total : 0;
 }
+
+static uint64_t disk_used(void) { return disk_usage() + isolated_usage().disk; }
 
 bool disk_is_full(void) {
   disk_full = disk_full && disk_used() > limits.disk_bytes;

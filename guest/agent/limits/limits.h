@@ -3,6 +3,7 @@
 #define RINGFENCE_LIMITS_H
 
 #include "common/common.h"
+#include "isolate/isolate.h"
 
 /* 0 means unlimited. */
 struct limits {
@@ -23,7 +24,11 @@ const char *exceeded_limit(void);
 bool disk_track_file(int fd, const struct stat *stat, bool created);
 /* Counts bytes that no file's size shows. */
 void disk_add_bytes(size_t length);
+/* Files on this device are not counted: a tmpfs that ends with its command counts as memory. */
+void disk_ignore_device(dev_t device);
 void disk_add_entry(void);
+/* Bytes that the sandbox, or the isolated command, uses by now. */
+uint64_t disk_usage(void);
 void disk_remove_entry(void);
 /* Stops tracking deleted files that no process has open. */
 void disk_release_deleted(void);
@@ -43,6 +48,8 @@ uint64_t new_refused_forks(void);
 
 /* memory_usage.c: memory and number of all processes. */
 const char *exceeded_process_limit(void);
+/* Memory that no process shows: tmpfs, shared memory, socket buffers. */
+uint64_t shared_memory_usage(void);
 /* Whether shared memory counts; only where every call that creates some is supervised. */
 extern bool count_shared_memory;
 /* Counts shared memory from now on; false when it exceeds the limit. */
@@ -63,6 +70,8 @@ void memfd_release_all(void);
 void socket_usage_setup(void);
 uint64_t socket_usage(void);
 
+/* session/commands.c: what the namespace inits of isolated commands measured. */
+struct isolated_usage isolated_usage(void);
 /* session/commands.c: our own processes beside the commands, which no limit counts. */
 size_t agent_processes(void);
 void set_agent_processes(size_t count);

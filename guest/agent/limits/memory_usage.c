@@ -161,9 +161,13 @@ static void drop_dead_segments(void) {
   segment_count = kept;
 }
 
-static uint64_t memory_used(const struct process_usage *usage) {
-  uint64_t total = usage->bytes + tmpfs_usage("/dev/shm") + (limits.shared_tmp ? 0 : tmpfs_usage("/tmp"));
+uint64_t shared_memory_usage(void) {
+  uint64_t total = tmpfs_usage("/dev/shm") + (limits.shared_tmp ? 0 : tmpfs_usage("/tmp"));
   return count_shared_memory ? total + system_v_usage() + segment_usage() + socket_usage() + memfd_usage() : total;
+}
+
+static uint64_t memory_used(const struct process_usage *usage) {
+  return usage->bytes + shared_memory_usage() + isolated_usage().memory;
 }
 
 bool reserve_shared_memory(size_t length) {

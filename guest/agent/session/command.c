@@ -36,6 +36,7 @@ void parse_command_field(struct command_spec *spec, const char *name, char **at,
   else if (!strcmp(name, "owner")) spec->owner = arguments[0];
   else if (!strcmp(name, "builtin")) spec->builtin = true;
   else if (!strcmp(name, "input")) spec->input = true;
+  else if (!strcmp(name, "offline")) spec->offline = true;
   else if (!strcmp(name, "wait-for-start")) spec->wait_for_start = true;
   else if (!strcmp(name, "rlimit")) {
     strings_add(&spec->rlimits, arguments[0]);

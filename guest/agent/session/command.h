@@ -11,6 +11,7 @@ struct command_spec {
   const char *owner;            /* of a file operation: new files belong to this user */
   bool builtin;                 /* argv names one of our own file operations */
   bool is_sudo;                 /* asked for by `sudo`, whose standard streams it has */
+  bool offline;                 /* an isolated command without the sandbox's proxy */
   bool input;                   /* standard input stays open */
   bool wait_for_start;          /* waits for FRAME_GO before it starts */
   unsigned short columns, rows; /* a terminal of this size, when not 0 */

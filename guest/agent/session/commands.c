@@ -3,6 +3,7 @@
 #include "common/message.h"
 #include "limits/limits.h"
 #include "session/process_tree.h"
+#include "session/streams.h"
 #include "session/sudo.h"
 #include "session/users.h"
 #include "supervise/supervise.h"
@@ -24,7 +25,7 @@ static struct command *commands;
 static int command_count;
 static bool frozen; /* every process is stopped, also the preforked subreaper; a new command forks its own */
 
-size_t agent_processes(void) { return (size_t)command_count + (prefork_pid() > 0); }
+size_t agent_processes(void) { return (size_t)command_count + (prefork_pid() > 0) + isolation_processes(); }
 void set_agent_processes(size_t count) { command_count = (int)count; }
 
 struct command *command_find(uint32_t id) {
@@ -36,7 +37,7 @@ struct command *command_find(uint32_t id) {
 bool commands_is_subreaper(pid_t pid) {
   for (struct command *command = commands; command; command = command->next)
     if (command->subreaper == pid) return true;
-  return pid == prefork_pid();
+  return pid == prefork_pid() || isolation_is_known(pid);
 }
 
 struct command *command_of_subreaper(pid_t pid) {
@@ -47,6 +48,8 @@ struct command *command_of_subreaper(pid_t pid) {
 
 static void free_command(struct command *command) {
   sudo_forget(command);
+  isolation_forget(command);
+  disk_add_bytes(command->usage.disk);
   if (command->requests >= 0) close(command->requests);
   for (struct command **at = &commands; *at; at = &(*at)->next)
     if (*at == command) {
@@ -55,6 +58,7 @@ static void free_command(struct command *command) {
     }
   watch_close(&command->messages);
   watch_close(&command->listener);
+  watch_close(&command->proxy);
   watch_close(&command->in);
   watch_close(&command->out[0]);
   watch_close(&command->out[1]);
@@ -95,18 +99,39 @@ static void record_exit(struct command *command, int status) {
   stdio_finish(command);
 }
 
+/* From the namespace init of an isolated command. SECURITY: it may report, and neither start nor end anything. */
+static void isolated_message(struct command *command, char kind, char *text, size_t length, int fd) {
+  if (kind == MESSAGE_PROXY && fd >= 0 && command->proxy.fd < 0)
+    return stream_listen_for(&command->proxy, fd, command->id);
+  if (fd >= 0) close(fd);
+  if (kind == MESSAGE_USAGE && length == sizeof command->usage) memcpy(&command->usage, text, length);
+  bool relayed = kind == MESSAGE_FRAME && length > 0 && (text[0] == FRAME_VIOLATION || text[0] == FRAME_USE);
+  if (relayed) send_frame((enum frame_type)text[0], command->id, text + 1, length - 1);
+}
+
+static bool is_isolated_message(char kind) {
+  return kind == MESSAGE_PROXY || kind == MESSAGE_USAGE || kind == MESSAGE_FRAME;
+}
+
+static void kill_command(const struct command *command) {
+  if (!command->isolated) kill_tree(command->subreaper);
+  else if (command->subreaper) kill(command->subreaper, SIGKILL);
+}
+
 static void message_ready(struct watch *watch, uint32_t events) {
   (void)events;
   struct command *command = watch->owner;
-  char kind, text[1024];
+  char kind, text[MAX_TEXT + 1];
   int fd, length = receive_message(watch->fd, &kind, text, sizeof text, &fd);
   if (length < 0) return watch_close(watch);
+  if (command->isolated && is_isolated_message(kind)) return isolated_message(command, kind, text, (size_t)length, fd);
   if (kind == MESSAGE_LISTENER && fd >= 0) watch_start(&command->listener, fd, READABLE, listener_ready, command);
   else if (fd >= 0) close(fd);
   if (kind == MESSAGE_PID) {
     memcpy(&command->child, text, sizeof command->child);
+    if (command->isolated) command->child = isolated_process(command->subreaper, command->child);
     send_number_frame(FRAME_STARTED, command->id, (uint32_t)command->child);
-    if (command->kill_requested) kill_tree(command->subreaper);
+    if (command->kill_requested) kill_command(command);
   }
   if (kind == MESSAGE_FAILED && !command->exit_reported) {
     command->exit_reported = true;
@@ -140,15 +165,28 @@ static void close_own_ends(const struct stdio_pipes *pipes) {
   close_if_open(pipes->requests[0]);
 }
 
+static void pass_start(const struct command *command) {
+  if (command->may_start && command->messages.fd >= 0) send_message(command->messages.fd, MESSAGE_START, "", 0, -1);
+}
+
+void command_watch_messages(struct command *command, int socket) {
+  watch_start(&command->messages, socket, READABLE, message_ready, command);
+  pass_start(command);
+}
+
 static void watch_command(struct command *command, const struct stdio_pipes *pipes) {
-  watch_start(&command->messages, pipes->messages[0], READABLE, message_ready, command);
-  command->listener.fd = -1;
+  command->listener.fd = command->proxy.fd = command->messages.fd = -1;
+  if (pipes->messages[0] >= 0) command_watch_messages(command, pipes->messages[0]);
   stdio_watch(command, pipes);
 }
 
-/* Returns its pid, or -1. */
+/* File operations are ours, and have the sandbox's own view of its files. */
+static bool is_isolated(const struct command_spec *spec) { return isolator_pid && !spec->builtin; }
+
+/* Returns its pid, -1, or 0 when a namespace init takes its place. */
 static pid_t start_subreaper(struct command_spec *spec, struct stdio_pipes *pipes, const char *request, size_t length) {
   if (!open_stdio(spec, pipes)) return -1;
+  if (is_isolated(spec)) return 0;
   pid_t preforked = frozen ? 0 : prefork_assign(pipes, request, length);
   if (preforked) return preforked;
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pipes->messages)) return -1;
@@ -164,22 +202,21 @@ const char *command_start(uint32_t id, struct command_spec *spec, const char *re
   if (!command || command_count >= MAX_COMMANDS) return free(command), "too many commands at once";
   pid_t subreaper = start_subreaper(spec, &pipes, request, length);
   int error = errno;
-  close_child_ends(&pipes, spec->columns > 0);
-  if (subreaper < 0) {
-    close_own_ends(&pipes);
-    free(command);
-    return strerror(error);
-  }
   *command = (struct command){.id = id,
                               .subreaper = subreaper,
+                              .isolated = is_isolated(spec),
                               .send_window = WINDOW,
                               .terminal = spec->columns > 0,
                               .requests = pipes.requests[0],
                               .next = commands};
-  commands = command;
-  command_count++;
-  watch_command(command, &pipes);
-  return NULL;
+  if (subreaper >= 0) commands = command, command_count++, watch_command(command, &pipes);
+  const char *problem = subreaper < 0 ? strerror(error) : NULL;
+  if (command->isolated && !problem) problem = isolation_start(command, &pipes, request, length);
+  close_child_ends(&pipes, spec->columns > 0);
+  if (!problem) return NULL;
+  if (subreaper >= 0) free_command(command);
+  else close_own_ends(&pipes), free(command);
+  return problem;
 }
 
 static void send_signal(struct command *command, uint32_t signal) {
@@ -193,9 +230,9 @@ void command_handle_frame(struct command *command, enum frame_type type, char *p
     case FRAME_INPUT: return stdio_queue_input(command, payload, length);
     case FRAME_WINDOW: return stdio_add_window(command, payload_number(payload, length));
     case FRAME_SIGNAL: return send_signal(command, payload_number(payload, length));
-    case FRAME_KILL: command->kill_requested = true; return kill_tree(command->subreaper);
+    case FRAME_KILL: command->kill_requested = true; return kill_command(command);
     case FRAME_RESIZE: return stdio_resize(command, (unsigned char *)payload, length);
-    case FRAME_GO: send_message(command->messages.fd, MESSAGE_START, "", 0, -1); return;
+    case FRAME_GO: command->may_start = true; return pass_start(command);
     default: return;
   }
 }
@@ -233,6 +270,15 @@ bool commands_subreaper_exited(pid_t pid, int status) {
 }
 
 bool commands_any(void) { return commands; }
+
+struct isolated_usage isolated_usage(void) {
+  struct isolated_usage total = {0};
+  for (struct command *command = commands; command; command = command->next) {
+    total.memory += command->usage.memory;
+    total.disk += command->usage.disk;
+  }
+  return total;
+}
 
 void commands_report_violation(const char *guarantee, const char *details) {
   for (struct command *command = commands; command; command = command->next) {

@@ -3,7 +3,7 @@
 #define RINGFENCE_COMMANDS_H
 
 #include "common/event_loop.h"
-#include "session/subreaper.h"
+#include "isolate/isolate.h"
 
 struct command {
   uint32_t id;
@@ -11,8 +11,12 @@ struct command {
   struct watch messages; /* from the command's child and its subreaper */
   struct watch listener; /* supervised system calls */
   struct watch in, out[2];
-  int requests; /* to its subreaper: what `sudo` asks for; -1 without a root user */
+  struct watch proxy; /* connections of an isolated command to the proxy */
+  struct isolated_usage usage;
+  bool isolated; /* `subreaper` is the init of its namespaces */
+  int requests;  /* to its subreaper: what `sudo` asks for; -1 without a root user */
   bool terminal;
+  bool may_start;      /* the host has sent FRAME_GO, perhaps before an isolated command had a process */
   bool kill_requested; /* kill it as soon as its pid is known */
   bool exited;         /* its status is known */
   bool exit_reported;  /* the host has been told */
@@ -30,6 +34,8 @@ const char *command_start(uint32_t id, struct command_spec *spec, const char *re
 /* A command whose exit was not reported yet, or NULL. */
 struct command *command_find(uint32_t id);
 bool commands_any(void);
+/* Watches the socket to its subreaper. */
+void command_watch_messages(struct command *command, int socket);
 /* Frees it when its processes are gone and all its output has been read. */
 void command_free_if_done(struct command *command);
 void command_handle_frame(struct command *command, enum frame_type type, char *payload, size_t length);

@@ -1,6 +1,7 @@
 #include "session/session.h"
 #include "common/channel.h"
 #include "common/event_loop.h"
+#include "isolate/isolate.h"
 #include "limits/limits.h"
 #include "session/commands.h"
 #include "session/lease.h"
@@ -91,11 +92,11 @@ static void reap(struct watch *watch, uint32_t events) {
   int status;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     bool known = commands_subreaper_exited(pid, status);
-    if (!known) prefork_exited(pid), worker_exited(pid);
+    if (!known) prefork_exited(pid), worker_exited(pid), isolation_child_exited(pid);
     if (known && WIFSIGNALED(status)) orphans = true;
   }
   if (orphans) kill_orphans(commands_is_subreaper);
-  if (session->prefork) prefork_create();
+  if (session->prefork && !isolator_pid) prefork_create();
 }
 
 /* As long as a command's descendants exist, so does its subreaper; without any there is nothing to measure. */
@@ -105,7 +106,7 @@ static void check_limits(void) {
   const char *limit = exceeded_limit();
   if (!limit) return;
   commands_report_limit(limit);
-  kill(-1, SIGKILL);
+  kill_all_commands();
   memory_usage_reset();
 }
 
@@ -128,7 +129,8 @@ _Noreturn void serve_session(const struct session *with) {
   signal(SIGPIPE, SIG_IGN);
   watch_start(&signals, session->signals, READABLE, reap, NULL);
   channel_open(handle_frame, resume_output);
-  if (session->prefork) prefork_create();
+  if (session->prefork && !isolator_pid) prefork_create();
+  if (isolator_pid) isolation_serve();
   if (has_root_user) sudo_listen();
   event_loop_run(has_limits() || has_root_user ? limits.interval_ms : -1, check_limits);
 }

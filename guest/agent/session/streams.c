@@ -182,13 +182,19 @@ static void accept_stream(struct watch *watch, uint32_t events) {
     return;
   }
   next_id = (next_id + 1) | 0x80000000u;
-  send_frame(FRAME_TUNNEL, stream->id, "", 0);
+  uint32_t command = (uint32_t)(uintptr_t)watch->owner;
+  if (command) send_number_frame(FRAME_TUNNEL, stream->id, command);
+  else send_frame(FRAME_TUNNEL, stream->id, "", 0);
   watch_start(&stream->socket, fd, READABLE, stream_ready, stream);
 }
 
 void stream_listen(int port) {
   static struct watch listening;
   watch_start(&listening, listen_on_loopback(port), READABLE, accept_stream, NULL);
+}
+
+void stream_listen_for(struct watch *watch, int fd, uint32_t command) {
+  watch_start(watch, fd, READABLE, accept_stream, (void *)(uintptr_t)command);
 }
 
 static void queue_data(struct stream *stream, const char *payload, size_t length) {

@@ -2,7 +2,7 @@
 #ifndef RINGFENCE_STREAMS_H
 #define RINGFENCE_STREAMS_H
 
-#include "common/common.h"
+#include "common/event_loop.h"
 
 /* proxy_listener.c */
 int listen_on_loopback(int port);
@@ -13,6 +13,8 @@ void stream_raise_loopback_gso(void);
 
 /* Accepts connections to this port and forwards them over the channel. */
 void stream_listen(int port);
+/* The same for the listening socket of one isolated command, whose id the host is told. */
+void stream_listen_for(struct watch *watch, int fd, uint32_t command);
 /* Opens a stream to a port of the sandbox. */
 void stream_connect(uint32_t id, unsigned port);
 /* Returns false when the id is not a stream's. */

@@ -13,10 +13,11 @@ import type { Command, ExecResult } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
-import type { Limits } from '../../model/spec.ts'
+import type { Isolation, Limits } from '../../model/spec.ts'
 import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrapper } from '../backend.ts'
 import { areTimeLimits } from '../guest-command.ts'
 import { GuestSandbox, type GuestTransport } from '../guest-sandbox.ts'
+import { hasEverything, isIsolated, sharedEnvironment } from '../isolated-command.ts'
 import {
   type LaunchContext,
   launchContents,
@@ -32,8 +33,8 @@ import { BubblewrapTransport } from './transport.ts'
 export type BubblewrapParts = {
   /** The path of our launcher and guest agent, built by `npm run setup`. */
   readonly agent: string
-  /** A small plan that the probe runs. */
-  readonly probePlan: () => Plan
+  /** A small plan that the probe runs, also with commands that are isolated from each other. */
+  readonly probePlan: (isolation?: Isolation) => Plan
   readonly bwrap?: string
   /** Lets tests break a launch on purpose, to verify that the attack tests notice. */
   readonly sabotage?: (vector: readonly string[]) => readonly string[]
@@ -67,6 +68,11 @@ const ALWAYS: readonly Guarantee[] = [
   'limit.output',
   'cleanup',
 ]
+
+/** What a backend keeps that isolates commands from each other. */
+const BETWEEN: readonly Guarantee[] = ['proc.between', 'secrets.between']
+const OWN_NAMESPACES = ['pid', 'mnt', 'ipc', 'uts', 'net']
+const namespaceLink = (name: string): string => `/proc/self/ns/${name}`
 
 /** Namespaces, seccomp, Landlock and the guest agent, with the host's own tools. */
 export function bubblewrap(parts: BubblewrapParts): Backend & Wrapper {
@@ -103,7 +109,31 @@ class Bubblewrap implements Backend, Wrapper {
       const reason = (error as Error).message.replace(SETUP_FAILED, '')
       return { available: false, reason, fix: known ?? 'run `ringfence doctor` for details' }
     }
-    return { available: true, guarantees: this.#claims(), startMs: monotonicMs() - started }
+    const startMs = monotonicMs() - started
+    const between = (await this.#isolates()) ? BETWEEN : []
+    return { available: true, guarantees: [...this.#claims(), ...between], startMs }
+  }
+
+  /** Whether a command gets namespaces that are not those of its sandbox; a host that forbids it keeps everything else. */
+  async #isolates(): Promise<boolean> {
+    const plan = this.#parts.probePlan('command')
+    if (!isIsolated(plan)) return false
+    const transport = this.#transport(plan, {})
+    const sandbox = new GuestSandbox(plan, transport)
+    try {
+      const status = await (await transport.session()).ready
+      const { stdout } = await sandbox.exec({ argv: ['readlink', ...OWN_NAMESPACES.map(namespaceLink)] })
+      const own = Buffer.from(stdout).toString().trim().split('\n')
+      const isOwn = (name: string, index: number): boolean => {
+        const [shared, found] = [status.get(`ns/${name}`), own[index]]
+        return shared !== undefined && shared !== found && found?.startsWith(`${name}:`) === true
+      }
+      return OWN_NAMESPACES.every(isOwn)
+    } catch {
+      return false
+    } finally {
+      await sandbox.close()
+    }
   }
 
   fingerprint(): string {
@@ -150,9 +180,14 @@ class Bubblewrap implements Backend, Wrapper {
     return new BubblewrapTransport(plan, () => {
       const group = this.#group(plan)
       const vector = this.#vector(plan, 'persistent', group, CONTROL)
-      const env = launchEnvironment(vector, plan.env)
-      const companion = startChannelProcess(this.#launch(plan, env), onTunnel)
-      return { group, companion, session: new Session(companion.channel) }
+      const env = launchEnvironment(vector, sharedEnvironment(plan))
+      // The connections of an isolated command come over the channel, with its id.
+      const isolated = isIsolated(plan)
+      const companion = startChannelProcess(this.#launch(plan, env), isolated ? undefined : onTunnel)
+      // SECURITY: a connection that no command owns has no secrets.
+      const take: OpenOptions['onTunnel'] = (stream, secrets = []) => onTunnel?.(stream, secrets)
+      const session = new Session(companion.channel, isolated ? take : undefined)
+      return { group, companion, session }
     })
   }
 
@@ -196,7 +231,8 @@ class Bubblewrap implements Backend, Wrapper {
     this.#layout ??= observeLayout()
     this.#filter ??= Buffer.from(encode(assemble(process.arch as Arch))).toString('hex')
     const user = plan.root ? ROOT_USER : (plan.runAs ?? caller())
-    const handoverFd = control >= 0 && plan.network.mode === 'fetch' ? HANDOVER : undefined
+    const handsOver = plan.network.mode === 'fetch' && !(isIsolated(plan) && command === 'persistent')
+    const handoverFd = control >= 0 && handsOver ? HANDOVER : undefined
     const context: LaunchContext = {
       bwrap: this.#bwrap as string,
       layout: this.#layout,
@@ -268,7 +304,8 @@ class BubblewrapSandbox extends GuestSandbox {
 
   override exec(command: Command, io: ExecIo = {}): Promise<ExecResult> {
     // The host's streams belong to a user that does not exist in a sandbox with users of its own.
-    const mayBeAlone = this.#plan.root === undefined && !this.#transport.isOpen
+    const mayBeAlone =
+      this.#plan.root === undefined && !this.#transport.isOpen && hasEverything(this.#plan, command)
     const alone = io.last && mayBeAlone && areTimeLimits(io.limits ?? {})
     return alone ? this.#alone(command, io) : super.exec(command, io)
   }

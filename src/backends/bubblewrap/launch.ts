@@ -4,6 +4,7 @@ import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
 import { isOffline, protectionFields, socketFields, watched, writableTargets } from '../guest-config.ts'
+import { isIsolated } from '../isolated-command.ts'
 import { RUN_BYTES, rootOperations } from '../writable-root.ts'
 
 /**
@@ -60,7 +61,8 @@ const SESSION = ['--new-session', '--die-with-parent', '--as-pid-1', '--hostname
 const AGENT_CAPABILITIES = ['CAP_SYS_ADMIN', 'CAP_SYS_RESOURCE', 'CAP_SETPCAP']
 // The kernel requires this one to map user 0 of one namespace to another user in the next.
 const MAPPING_CAPABILITY = 'CAP_SETFCAP'
-// To raise the MTU of the sandbox's loopback; wherever there is a proxy, the network is a separate namespace.
+// To raise the MTU of the sandbox's loopback, and to bring up those of isolated commands; then the network is a separate
+// namespace.
 const LOOPBACK_CAPABILITY = 'CAP_NET_ADMIN'
 
 /** Kernel settings that root could write; the rest of /proc belongs to the sandbox. */
@@ -140,7 +142,7 @@ const OVERLAY_CAPABILITIES = ['CAP_DAC_OVERRIDE', 'CAP_FOWNER', 'CAP_CHOWN', 'CA
 
 const capabilities = (plan: Plan, { uid, handoverFd }: LaunchContext): readonly string[] => [
   ...AGENT_CAPABILITIES,
-  ...(handoverFd === undefined ? [] : [LOOPBACK_CAPABILITY]),
+  ...(handoverFd === undefined && !isIsolated(plan) ? [] : [LOOPBACK_CAPABILITY]),
   ...(uid === 0 ? [] : [MAPPING_CAPABILITY]),
   ...(plan.root ? ROOT_USER_CAPABILITIES : overlaid(plan).length > 0 ? OVERLAY_CAPABILITIES : []),
 ]
@@ -314,6 +316,7 @@ function agentFields(plan: Plan, command: Command | 'persistent', context: Launc
   return [
     ...(plan.root ? ['root-user'] : []),
     ...(command === 'persistent' ? ['persistent'] : command.argv.flatMap((value) => ['argv', value])),
+    ...(command === 'persistent' && isIsolated(plan) ? ['isolate'] : []),
     ...(context.waitForGo ? ['wait-for-go'] : []),
     ...(plan.tracesAccess ? ['trace'] : []),
     ...(plan.network.mode === 'full' ? ['shared-network'] : []),

@@ -19,6 +19,9 @@ export type Opened = {
   readonly session: Session
 }
 
+/** The isolator and the namespace init that is prepared for the next command; neither is a process of a command. */
+const ISOLATING_PROCESSES = 2
+
 /** A persistent sandbox, started at first use. */
 export class BubblewrapTransport implements GuestTransport {
   readonly ended: Promise<string>
@@ -30,8 +33,9 @@ export class BubblewrapTransport implements GuestTransport {
   #execs = 0
   #isEnded: (reason: string) => void = () => {}
 
-  constructor({ limits, root }: Pick<Plan, 'limits' | 'root'>, open: () => Opened) {
-    this.#pids = limits.pids
+  constructor({ limits, root, isolation }: Pick<Plan, 'limits' | 'root' | 'isolation'>, open: () => Opened) {
+    const ours = isolation === 'command' ? ISOLATING_PROCESSES : 0
+    this.#pids = limits.pids === undefined ? undefined : limits.pids + ours
     this.#hasDisk = root !== undefined
     this.#open = open
     this.ended = new Promise((resolve) => {

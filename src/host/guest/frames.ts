@@ -33,7 +33,9 @@ export type Frame =
   | { readonly kind: 'use'; readonly id: number; readonly use: Use }
   | { readonly kind: 'window'; readonly id: number; readonly bytes: number }
   | { readonly kind: 'sudo'; readonly id: number; readonly request: SudoRequest }
-  | { readonly kind: 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'; readonly id: number }
+  /** `command`: the id of the isolated command that opened it. */
+  | { readonly kind: 'tunnel'; readonly id: number; readonly command?: number }
+  | { readonly kind: 'end' | 'drop' | 'waiting' | 'renewed'; readonly id: number }
 
 /** What `sudo` in the sandbox asks to start. */
 export type SudoRequest = {
@@ -123,10 +125,9 @@ const BYTES = new Map<string, 'stdout' | 'stderr' | 'data'>([
   [stderr, 'stderr'],
   [data, 'data'],
 ])
-const SIGNS = new Map<string, 'tunnel' | 'end' | 'drop' | 'waiting' | 'renewed'>([
+const SIGNS = new Map<string, 'end' | 'drop' | 'waiting' | 'renewed'>([
   [AGENT_FRAMES.renewed, 'renewed'],
   [AGENT_FRAMES.waiting, 'waiting'],
-  [AGENT_FRAMES.tunnel, 'tunnel'],
   [AGENT_FRAMES.end, 'end'],
   [AGENT_FRAMES.drop, 'drop'],
 ])
@@ -156,6 +157,8 @@ function decodeReport(letter: string, id: number, payload: Buffer): Frame | unde
         : undefined
     case AGENT_FRAMES.use:
       return useOf(id, payload)
+    case AGENT_FRAMES.tunnel:
+      return tunnelOf(id, payload)
     case AGENT_FRAMES.sudo:
       return sudoOf(id, payload)
     case AGENT_FRAMES.started:
@@ -165,6 +168,11 @@ function decodeReport(letter: string, id: number, payload: Buffer): Frame | unde
     default:
       return undefined
   }
+}
+
+function tunnelOf(id: number, payload: Buffer): Frame | undefined {
+  if (payload.length === 0) return { kind: 'tunnel', id }
+  return payload.length === 4 ? { kind: 'tunnel', id, command: payload.readUInt32LE(0) } : undefined
 }
 
 function sudoOf(id: number, payload: Buffer): Frame | undefined {

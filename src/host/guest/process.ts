@@ -11,6 +11,8 @@ export type GuestRequest = {
   readonly onOutput: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown
   /** How the output is throttled; absent: not at all. */
   readonly pace?: Pace
+  /** The secrets that an isolated command may use. */
+  readonly secrets?: readonly string[] | undefined
   /** Called when `sudo` in this command asks to start something; it starts when this resolves. Absent: refused. */
   readonly onSudo?: ((request: SudoRequest) => Promise<void>) | undefined
 }
@@ -62,6 +64,8 @@ export function verdict(token: number, allowed: boolean): Uint8Array {
 
 /** One command in a session, as the host sees it. */
 export class GuestProcess implements FrameListener, StartedProcess {
+  /** The secrets that an isolated command may use. */
+  readonly secrets: readonly string[]
   readonly started: Promise<GuestProcess>
   readonly ended: Promise<GuestEnd>
   pid = 0
@@ -91,6 +95,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
     this.#sender = sender
     this.#id = id
     this.#onOutput = request.onOutput
+    this.secrets = request.secrets ?? []
     this.#pace = request.pace
     this.#onSudo = request.onSudo
     running++

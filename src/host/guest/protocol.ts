@@ -25,7 +25,7 @@ export const AGENT_FRAMES = {
   stderr: 'P',
   /** an access kind and a path: what a traced command accessed */
   use: 'M',
-  /** empty: the sandbox opened a stream to its proxy */
+  /** a stream to the proxy; the id of the isolated command that opened it (4 bytes), or empty */
   tunnel: 'N',
   /** empty: a container is up and waits for its configuration */
   waiting: 'H',
@@ -203,6 +203,7 @@ export const COMMAND_FIELDS: Readonly<Record<string, number>> = {
   input: 0,
   'wait-for-start': 0,
   terminal: 2, // COLUMNS ROWS
+  offline: 0,
   as: 1, // USER
   owner: 1, // USER
 }
@@ -229,6 +230,7 @@ export const CONFIG_FIELDS: Readonly<Record<string, number>> = {
   'range-lock': 1, // FD
   'wait-for-go': 0,
   persistent: 0,
+  isolate: 0,
   prefork: 0,
   'shared-network': 0,
   trace: 0,

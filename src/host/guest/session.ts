@@ -30,6 +30,9 @@ export interface FrameSender {
   forget(id: number): void
 }
 
+/** Takes a connection to the proxy. `secrets`: it comes from an isolated command, which may use only these. */
+export type TunnelTaker = (stream: Duplex, secrets?: readonly string[]) => void
+
 /** Ids from here on are the agent's: streams that the sandbox opened. */
 const AGENT_IDS = 0x80000000
 const MAX_TUNNELS = 4096
@@ -49,7 +52,7 @@ export class Session implements FrameSender {
   readonly #channel: Duplex
   readonly #reader = new FrameReader()
   readonly #listeners = new Map<number, FrameListener>()
-  readonly #onTunnel: ((stream: Duplex) => void) | undefined
+  readonly #onTunnel: TunnelTaker | undefined
   #nextId = 1
   #tunnels = 0
   #unsent = 0
@@ -59,7 +62,7 @@ export class Session implements FrameSender {
   #isFailed: (error: Error) => void = () => {}
   #isEnded: (reason: string) => void = () => {}
 
-  constructor(channel: Duplex, onTunnel?: (stream: Duplex) => void) {
+  constructor(channel: Duplex, onTunnel?: TunnelTaker) {
     this.#channel = channel
     this.#onTunnel = onTunnel
     this.ready = new Promise((resolve, reject) => {
@@ -181,7 +184,7 @@ export class Session implements FrameSender {
     if (one.kind === 'error') this.close(one.text)
     else if (one.kind === 'ready') this.#greet(one.status)
     else if (one.kind === 'renewed') this.#renewed.shift()?.()
-    else if (one.kind === 'tunnel') this.#tunnel(one.id)
+    else if (one.kind === 'tunnel') this.#tunnel(one.id, one.command)
     else if (one.kind === 'sudo' && !this.#listeners.has(one.id))
       this.send('verdict', one.id, verdict(one.request.token, false))
     else this.#listeners.get(one.id)?.hear(one)
@@ -192,9 +195,16 @@ export class Session implements FrameSender {
     else this.close('the guest agent has another version; run `npm run setup`')
   }
 
-  #tunnel(id: number): void {
+  /** SECURITY: a connection of an isolated command that has ended is nobody's. */
+  #tunnel(id: number, command: number | undefined): void {
+    const owner = command === undefined ? undefined : this.#listeners.get(command)
+    const isNobodys = command !== undefined && !(owner instanceof GuestProcess)
     const refused =
-      !this.#onTunnel || id < AGENT_IDS || this.#listeners.has(id) || this.#tunnels >= MAX_TUNNELS
+      isNobodys ||
+      !this.#onTunnel ||
+      id < AGENT_IDS ||
+      this.#listeners.has(id) ||
+      this.#tunnels >= MAX_TUNNELS
     if (refused) {
       this.send('drop', id)
       return
@@ -202,6 +212,6 @@ export class Session implements FrameSender {
     const stream = new GuestStream(this, id)
     this.#tunnels++
     this.#listeners.set(id, stream)
-    this.#onTunnel?.(stream)
+    this.#onTunnel?.(stream, owner instanceof GuestProcess ? owner.secrets : undefined)
   }
 }

@@ -14,6 +14,7 @@ import {
   text,
 } from '../shape.ts'
 import {
+  ISOLATIONS,
   limitsShape,
   mountShape,
   NETWORK_MODES,
@@ -100,6 +101,8 @@ export const createShape = object({
   unix_sockets: optional(list(words(4096), 64)),
   /** Secrets that the proxy inserts: `NAME=SECRET@HOST`, of those that the operator offers. */
   secrets: optional(list(words(1024), 64)),
+  /** `command`: every command has namespaces of its own and shares only the mounts with the others. Default: `sandbox`. */
+  isolation: optional(oneOf(...ISOLATIONS)),
   limits: optional(limits),
   env: optional(envShape),
   waive: optional(list(oneOf(...GUARANTEE_NAMES))),

@@ -17,6 +17,10 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   'policy.max_memory_mb': ['The most memory of one sandbox, in MiB.', 2 ** 30],
   'policy.max_disk_mb': ['The most disk space of one sandbox, in MiB.', 2 ** 30],
   'policy.max_pids': ['The most processes of one sandbox.', 2 ** 22],
+  'policy.isolate_commands': [
+    'Requires namespaces of its own for every command of every sandbox (`isolation: "command"`).',
+    false,
+  ],
   'policy.allowed_network_modes': [
     'The network modes that a sandbox may request.',
     ['offline', 'loopback', 'fetch', 'full'],

@@ -14,6 +14,8 @@ export type SandboxPolicy = {
   readonly allowedPrefixes: readonly string[] | undefined
   readonly blocked: readonly string[]
   readonly networkModes: readonly NetworkMode[]
+  /** Whether every command must be isolated from the others of its sandbox; default: no. */
+  readonly isolateCommands?: boolean
   /** Hosts that sandboxes may request in mode `fetch`; empty: any public host. */
   readonly allowHosts: readonly string[]
   readonly max: Readonly<Required<Pick<Limits, 'cpus' | 'memoryMb' | 'diskMb' | 'pids'>>>

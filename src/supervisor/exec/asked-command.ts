@@ -20,7 +20,7 @@ export function askedCommand(command: string | readonly string[]): AskedCommand 
 /** The command in the form that a backend runs. */
 export function placed(
   asked: AskedCommand,
-  { cwd, env, user }: Pick<Command, 'cwd' | 'env' | 'user'>,
+  { cwd, env, user, secrets, network }: Omit<Command, 'argv'>,
 ): Command {
   const argv: readonly [string, ...string[]] = 'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
   return {
@@ -28,5 +28,7 @@ export function placed(
     ...(cwd === undefined ? {} : { cwd }),
     ...(env === undefined ? {} : { env }),
     ...(user === undefined ? {} : { user }),
+    ...(secrets === undefined ? {} : { secrets }),
+    ...(network === undefined ? {} : { network }),
   }
 }

@@ -1,8 +1,10 @@
 import type { TerminalSize } from '../../backends/backend.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { redact } from '../../model/redact.ts'
+import type { Isolation } from '../../model/spec.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 import type { Executed, RunningExec, SpawnOptions } from '../sandbox.ts'
+import type { IsolationOptions } from './command-isolation.ts'
 import { execResultJson } from './exec-json.ts'
 import type { OutputBudget } from './output-budget.ts'
 import { OutputLog } from './output-log.ts'
@@ -14,6 +16,12 @@ export type ExecRequest = {
   readonly env?: Readonly<Record<string, string>> | undefined
   /** A user of a sandbox with a root user; default: `user`. */
   readonly user?: string | undefined
+  /** Must be what the sandbox was created with. */
+  readonly isolation?: Isolation | undefined
+  /** Of an isolated command: the secrets that it may use. */
+  readonly secrets?: readonly string[] | undefined
+  /** Of an isolated command: whether it may use the proxy. */
+  readonly network?: boolean | undefined
   /** All of standard input, or `open` to write to it while the command runs. */
   readonly stdin?: Uint8Array | 'open' | undefined
   readonly timeoutMs?: number | undefined
@@ -40,6 +48,12 @@ export type ExecParts = {
   readonly budget: OutputBudget
   readonly approve: NonNullable<SpawnOptions['approve']>
 }
+
+const isolationOf = ({ isolation, secrets, network }: ExecRequest): IsolationOptions => ({
+  ...(isolation === undefined ? {} : { isolation }),
+  ...(secrets === undefined ? {} : { secrets }),
+  ...(network === undefined ? {} : { network }),
+})
 
 /** One command that was started, with its output. */
 export class ExecSession {
@@ -69,6 +83,7 @@ export class ExecSession {
       ...(request.cwd === undefined ? {} : { cwd: request.cwd }),
       ...(request.env === undefined ? {} : { env: request.env }),
       ...(request.user === undefined ? {} : { user: request.user }),
+      ...isolationOf(request),
       ...(request.stdin || request.terminal ? { stdin: true } : {}),
       ...(request.terminal ? { terminal: request.terminal } : {}),
       ...(request.timeoutMs === undefined ? {} : { limits: { wallMs: request.timeoutMs } }),
