@@ -1,5 +1,6 @@
-import { statfsSync } from 'node:fs'
+import { existsSync, statfsSync } from 'node:fs'
 import { cpus, hostname, totalmem } from 'node:os'
+import { join } from 'node:path'
 import { FleetTrailReader } from '../audit/fleet-read.ts'
 import { StoreTrailReader } from '../audit/store-read.ts'
 import {
@@ -34,6 +35,7 @@ import type { Principal } from '../supervisor/access/keys.ts'
 import type { Instance } from '../supervisor/instance.ts'
 import type { SharedArchives } from '../supervisor/snapshots/templates.ts'
 import type { Fleet } from '../supervisor/supervisor.ts'
+import { loadWebhookKey, WebhookSecrets } from '../supervisor/telemetry/webhook-secrets.ts'
 import { clusterKeyFile, type Ringfence } from './compose.ts'
 import { backendReports } from './doctor.ts'
 
@@ -249,6 +251,20 @@ export const deliversIn = (membership: Membership | undefined): ((id: string) =>
       )?.id === node.id
     )
   })
+
+const WEBHOOK_PURPOSE = 'webhook secrets'
+
+/** All nodes of a cluster derive the same key; a server that joins or leaves one can still read what it stored before. */
+export function webhookSecretsOf(
+  { config, stateDir }: Ringfence,
+  membership: Membership | undefined,
+): WebhookSecrets {
+  const file = join(stateDir, 'webhook-secrets.key')
+  const cluster = membership?.key ?? ClusterKey.load(clusterKeyFile(config, stateDir))
+  const shared = cluster?.derive(WEBHOOK_PURPOSE)
+  if (membership && shared) return new WebhookSecrets(shared, existsSync(file) ? [loadWebhookKey(file)] : [])
+  return new WebhookSecrets(loadWebhookKey(file), shared ? [shared] : [])
+}
 
 /** What engines and people watch; per node, so that they add up. */
 export function describeCluster({ node, facts }: Membership, { metrics }: ServerParts): void {

@@ -19,6 +19,7 @@ import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Pruned } from '../supervisor/telemetry/retention.ts'
 import { countRecords, timedStore } from '../supervisor/telemetry/server-metrics.ts'
+import { sealStoredSecrets } from '../supervisor/telemetry/webhook-secrets.ts'
 import {
   agentPath,
   compose,
@@ -39,6 +40,7 @@ import {
   joinCluster,
   type Membership,
   sharedArchives,
+  webhookSecretsOf,
 } from './serve-cluster.ts'
 import {
   e2bParts,
@@ -143,10 +145,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   options.journal?.follow(trail)
   closing.push(() => trail.close())
   membership = await joinCluster(joiningOf(options, { ringfence, store, trail, instance, database }), late)
-  // All nodes derive the same tokens.
-  const tokens = membership
-    ? new SandboxTokens(membership.key.derive('sandbox tokens'))
-    : loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
+  const secrets = await secretsOf(options, ringfence, store, membership)
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
   const templates = new Templates(store, join(stateDir, 'templates'), undefined, sharedArchives(membership))
@@ -164,7 +163,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     trail,
     // In a cluster the database counts the epochs.
     instance: membership ? { ...instance, epoch: membership.node.epoch } : instance,
-    tokens,
+    ...secrets,
     privateDirectories,
     roots,
     templates,
@@ -173,6 +172,21 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     gateway,
     membership,
   }
+}
+
+/** The server's own secrets; all nodes of a cluster derive the same ones. */
+async function secretsOf(
+  { log = () => {} }: ServeOptions,
+  ringfence: Ringfence,
+  store: Store,
+  membership: Membership | undefined,
+): Promise<Pick<Grown, 'tokens' | 'webhookSecrets'>> {
+  const tokens = membership
+    ? new SandboxTokens(membership.key.derive('sandbox tokens'))
+    : loadSandboxTokens(join(ringfence.stateDir, 'sandbox-tokens.key'))
+  const webhookSecrets = webhookSecretsOf(ringfence, membership)
+  await sealStoredSecrets(store, webhookSecrets, log)
+  return { tokens, webhookSecrets }
 }
 
 const joiningOf = (
