@@ -65,3 +65,13 @@ test.each(recipes)('$title', async ({ policy, rows }) => {
     await ringfence.close()
   }
 })
+
+test('the configuration of docs/production.md loads', async () => {
+  const config = join(mkdtempSync(join(base, 'production-')), 'ringfence.toml')
+  const [block] = blocksOf(pageText('docs/production.md')).filter(({ language }) => language === 'toml')
+  writeFileSync(config, block?.lines.join('\n') ?? 'missing')
+  const env = { PATH: process.env.PATH, HOME: base, RINGFENCE_HOME: join(base, 'state') }
+  const ringfence = await compose({ config, cwd: workspace, env })
+  expect(ringfence.config.server?.keep_days).toBe(30)
+  await ringfence.close()
+})
