@@ -231,6 +231,15 @@ export interface Quiescable {
 export const canQuiesce = (sandbox: BackendSandbox): sandbox is BackendSandbox & Quiescable =>
   'still' in sandbox
 
+/** Optional: a sandbox that ends by itself when nobody renews its lease. */
+export interface Leasable {
+  /** It ends after this time unless this is called again; 0: without end. */
+  lease(ms: number): void
+}
+
+/** Whether a sandbox can hold a lease itself. */
+export const canLease = (sandbox: BackendSandbox): sandbox is BackendSandbox & Leasable => 'lease' in sandbox
+
 /** For callers that start the process themselves: the command line that runs another command in a sandbox. */
 export type Wrapped = {
   readonly command: string

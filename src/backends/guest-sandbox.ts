@@ -9,6 +9,7 @@ import type {
   BackendSandbox,
   ExecIo,
   Freezable,
+  Leasable,
   Quiescable,
   RunningCommand,
   StartIo,
@@ -39,7 +40,7 @@ export type GuestTransport = LimitEnforcement & {
 }
 
 /** A sandbox with our agent in it: bubblewrap, containers and virtual machines. */
-export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
+export class GuestSandbox implements BackendSandbox, Freezable, Quiescable, Leasable {
   readonly files: SharedFiles
   readonly ended: Promise<string>
   readonly #plan: Plan
@@ -107,6 +108,8 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     this.#assertOpen()
     const session = await this.#transport.session()
     await session.ready
+    // Frozen processes do nothing, and the time of a paused machine is not ours.
+    session.lease(0)
     session.freeze(true)
     this.#paused = true
   }
@@ -128,6 +131,14 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable {
     } finally {
       session.freeze(false)
     }
+  }
+
+  lease(ms: number): void {
+    if (this.#closed || this.#paused) return
+    this.#transport.session().then(
+      (session) => this.#paused || session.lease(ms),
+      () => {},
+    )
   }
 
   get isPaused(): boolean {

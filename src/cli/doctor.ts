@@ -1,5 +1,5 @@
 import { compose } from '../compose/compose.ts'
-import { doctorReport } from '../compose/doctor.ts'
+import { clusterNodes, doctorReport } from '../compose/doctor.ts'
 import type { HostNote } from '../host/diagnose.ts'
 import type { BackendView } from '../model/api/host.ts'
 import { GUARANTEE_NAMES } from '../model/guarantee.ts'
@@ -12,7 +12,7 @@ import { outStyled } from './terminal/output.ts'
 export async function doctor(args: readonly string[]): Promise<number> {
   const { values } = parseOptions('doctor', args, {})
   const ringfence = await compose({ config: values.config, policy: values.policy })
-  const found = await doctorReport(ringfence)
+  const found = await doctorReport(ringfence, ringfence.config.cluster && (() => clusterNodes(ringfence)))
   const { backends: rows, notes } = found
   const { ImageStore } = await import('../backends/images/store.ts')
   const images = new ImageStore(ringfence.stateDir).list()

@@ -423,15 +423,17 @@ examples:
 `
 
 const NODE = `usage: ringfence node ls
-       ringfence node cordon|drain|uncordon NAME…
+       ringfence node cordon|uncordon NAME…
+       ringfence node drain [--wait SECS] NAME…
        ringfence node rm NAME…
 
-Shows and changes the nodes of the cluster of the server at RINGFENCE_URL. A node that is cordoned or drained takes no new
-sandboxes; those that it has go on until they end. \`rm\` forgets a node that does not run any more.
+Shows and changes the nodes of the cluster of the server at RINGFENCE_URL. A node that is cordoned takes no new
+sandboxes; those that it has go on until they end. One that is drained also moves sandboxes that are paused, or were created
+with \`restart\`, to other nodes. \`--wait\` waits until none is left, and exits with 1 if some are then. \`rm\` forgets a node that does not run any more.
 
 examples:
   ringfence node ls
-  ringfence node drain n2
+  ringfence node drain n2 --wait 600
 `
 
 const SNAPSHOT = `usage: ringfence snapshot ls

@@ -2,6 +2,7 @@ import type { NodeInfo } from '../client/types.ts'
 import { visible } from '../model/visible.ts'
 import { parseOptions, usage } from './options.ts'
 import { print, server, table } from './remote.ts'
+import { err } from './terminal/output.ts'
 
 type Verb = 'cordon' | 'drain' | 'uncordon'
 
@@ -9,7 +10,7 @@ const VERBS: readonly string[] = ['cordon', 'drain', 'uncordon']
 
 /** `ringfence node ls|cordon|drain|uncordon|rm`, against a server of the cluster. */
 export async function node(args: readonly string[]): Promise<number> {
-  const { values, positionals } = parseOptions('node', args, {})
+  const { values, positionals } = parseOptions('node', args, { wait: { type: 'string' } })
   const [action, ...names] = positionals
   if (action === 'ls') return list(values.json)
   if (action !== 'rm' && !VERBS.includes(action ?? ''))
@@ -17,6 +18,9 @@ export async function node(args: readonly string[]): Promise<number> {
       'node',
       `${action === undefined ? 'missing action' : `unknown action \`${action}\``}: ls, cordon, drain, uncordon, rm`,
     )
+  const waitSecs = values.wait === undefined ? undefined : Number(values.wait)
+  if (waitSecs !== undefined && !(waitSecs >= 0 && action === 'drain'))
+    throw usage('node', '--wait needs a number of seconds, and `drain`')
   if (names.length === 0) throw usage('node', `missing node: \`node ${action} NAME…\``)
   const client = server()
   const changed: NodeInfo[] = []
@@ -27,7 +31,27 @@ export async function node(args: readonly string[]): Promise<number> {
   print(values.json, changed, () =>
     changed.map((one) => `${visible(one.name)}: ${action === 'rm' ? 'removed' : one.schedule}\n`).join(''),
   )
-  return 0
+  return waitSecs === undefined ? 0 : waitUntilEmpty(changed, waitSecs)
+}
+
+const LOOK_MS = 500
+
+/** Waits until the nodes have no sandboxes any more. */
+async function waitUntilEmpty(drained: readonly NodeInfo[], secs: number): Promise<number> {
+  const until = performance.now() + secs * 1000
+  for (;;) {
+    const { items } = await server().nodes()
+    const left = items.filter(
+      ({ id, state, used }) => state === 'up' && used.sandboxes > 0 && drained.some((one) => one.id === id),
+    )
+    if (left.length === 0) return 0
+    if (performance.now() > until) {
+      const each = left.map(({ name, used }) => `${visible(name)} has ${used.sandboxes}`).join(', ')
+      err(`sandboxes are left after ${secs} s: ${each}; stop the node to end them, or wait longer\n`)
+      return 1
+    }
+    await new Promise((resolve) => setTimeout(resolve, LOOK_MS))
+  }
 }
 
 async function list(json: boolean | undefined): Promise<number> {

@@ -4,9 +4,15 @@ import { type NodeRow, noteSettled } from '../store/nodes.ts'
 import { changeSandbox, forgetIdempotency, type SandboxRow, unfinishedOf } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import { ENDED } from '../supervisor/lifecycle.ts'
+import { isRestartable } from '../supervisor/takeover.ts'
 
 /** What settles the sandboxes of a lost node. */
 export type LostNodeParts = { readonly store: Store; readonly trail: EventSink }
+
+type SettleParts = LostNodeParts & {
+  /** Starts sandboxes again on other nodes; returns how many were. */
+  readonly restart?: ((rows: readonly SandboxRow[], reason: string) => Promise<number>) | undefined
+}
 
 /**
  * Ends everything that a lost node was running. Each record is written before the state changes, so that a repetition
@@ -14,14 +20,30 @@ export type LostNodeParts = { readonly store: Store; readonly trail: EventSink }
  * A paused sandbox without processes stays: its files are on the disk of its node, and are there again with it.
  */
 export async function settleLostNode(
-  { store, trail }: LostNodeParts,
+  { store, trail, restart }: SettleParts,
   node: NodeRow,
   /** Whether its disk is gone too. */
   isGone: 'for now' | 'with its files' = 'for now',
-): Promise<number> {
+): Promise<{ readonly failed: number; readonly restarted: number }> {
   const rows = await unfinishedOf(store, node.id, node.epoch + 1, ENDED)
-  const lost = rows.filter((row) => isGone === 'with its files' || !isSuspended(row))
+  const again = restart ? rows.filter(isRestartable) : []
+  const lost = rows.filter(
+    (row) => !again.includes(row) && (isGone === 'with its files' || !isSuspended(row)),
+  )
   const reason = `node-lost: the lease of node ${node.name} has ended`
+  await reportLost({ store, trail }, lost, reason)
+  await expireApprovals({ store, trail }, node)
+  const restarted = (await restart?.(again, reason)) ?? 0
+  await store.write((tx) => noteSettled(tx, node))
+  return { failed: lost.length + again.length - restarted, restarted }
+}
+
+/** Records sandboxes as failed. */
+export async function reportLost(
+  { store, trail }: LostNodeParts,
+  lost: readonly SandboxRow[],
+  reason: string,
+): Promise<void> {
   await Promise.all(lost.map((row) => trail.append(lostEvent(row, reason))))
   await store.write(async (tx) => {
     for (const row of lost) {
@@ -29,9 +51,6 @@ export async function settleLostNode(
       if (row.state === 'requested' || row.state === 'provisioning') await forgetIdempotency(tx, row.id)
     }
   })
-  await expireApprovals({ store, trail }, node)
-  await store.write((tx) => noteSettled(tx, node))
-  return lost.length
 }
 
 /** Paused without its memory: only such a sandbox has a time until which its files are kept. */

@@ -38,6 +38,8 @@ export type NodeEvents = {
   regain(): void
   /** Another node, or a later run of this one, took over: everything here must end. */
   fence(): void
+  /** The lease was renewed. */
+  renew?(): void
   /** The nodes were read. */
   look?(nodes: readonly NodeRow[]): void
   /** A node was lost, and this one is to settle what it left. Called again until it succeeds. */
@@ -106,6 +108,16 @@ export class ClusterNode {
 
   get leaseAgeMs(): number {
     return this.#lease.ageMs
+  }
+
+  /** How long this node may go on without a renewal; 0 when it may not. */
+  get leaseLeftMs(): number {
+    return this.#phase === 'held' ? this.#lease.leftMs : 0
+  }
+
+  /** Whether another node has taken over. */
+  get isFenced(): boolean {
+    return this.#phase === 'fenced'
   }
 
   get leaseMs(): number {
@@ -204,6 +216,7 @@ export class ClusterNode {
     if (this.#reachableSince === Number.POSITIVE_INFINITY) this.#reachableSince = askedAt
     if (this.#phase === 'lapsed') this.#regain()
     this.#armLapse()
+    for (const one of this.#events) one.renew?.()
   }
 
   async #look(): Promise<void> {

@@ -1,13 +1,20 @@
 import { release } from 'node:os'
 import type { Backend, Probe } from '../backends/backend.ts'
+import { nodeNotes } from '../cluster/node-notes.ts'
 import { diagnose } from '../host/diagnose.ts'
 import { observeHost } from '../host/host-state.ts'
 import type { BackendView, Doctor } from '../model/api/host.ts'
-import { proofsOf, type Ringfence } from './compose.ts'
+import { listNodes, type NodeRow } from '../store/nodes.ts'
+import { openStore } from '../store/open.ts'
+import { databaseUrl, proofsOf, type Ringfence } from './compose.ts'
 import { agentPath } from './files.ts'
 
 /** What `ringfence doctor` and `/v1/doctor` report: backends, the host, and findings about it. */
-export async function doctorReport(ringfence: Ringfence): Promise<Doctor> {
+export async function doctorReport(
+  ringfence: Ringfence,
+  /** The nodes of the cluster that this server belongs to. */
+  nodes?: () => Promise<readonly NodeRow[]>,
+): Promise<Doctor> {
   return {
     backends: (await backendReports(ringfence, true)).map((view) => ({
       ...view,
@@ -15,9 +22,23 @@ export async function doctorReport(ringfence: Ringfence): Promise<Doctor> {
     })),
     node: process.version,
     kernel: release(),
-    notes: diagnose(await observeHost(agentPath())),
+    notes: [
+      ...diagnose(await observeHost(agentPath())),
+      ...(nodes ? nodeNotes(await nodes().catch(() => undefined)) : []),
+    ],
   }
 }
+
+/** The nodes of the cluster in the database of this configuration. */
+export async function clusterNodes({ config, env, stateDir }: Ringfence): Promise<readonly NodeRow[]> {
+  const store = await openStore({ stateDir, databaseUrl: databaseUrl(config, env), answerMs: ANSWER_MS })
+  try {
+    return await listNodes(store)
+  } finally {
+    await store.close()
+  }
+}
+const ANSWER_MS = 3000
 
 /** When `ringfence prove` tried a backend on this host, and what it found broken. */
 function provenOn(ringfence: Ringfence, { name }: BackendView): Pick<BackendView, 'proven_at' | 'broken'> {

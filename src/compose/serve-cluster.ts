@@ -1,6 +1,5 @@
-import { existsSync, statfsSync } from 'node:fs'
+import { statfsSync } from 'node:fs'
 import { cpus, hostname, totalmem } from 'node:os'
-import { join } from 'node:path'
 import { FleetTrailReader } from '../audit/fleet-read.ts'
 import { StoreTrailReader } from '../audit/store-read.ts'
 import {
@@ -22,20 +21,20 @@ import { SandboxError } from '../model/errors.ts'
 import type { Spec } from '../model/spec.ts'
 import { secretIn } from '../server/auth.ts'
 import { CreateRouter, type CreateRouterParts } from '../server/cluster/create-router.ts'
-import { fetchArchive } from '../server/cluster/peer-archives.ts'
 import { listenForPeers, PeerConnections, type PeerListener } from '../server/cluster/peers.ts'
 import { ClusterRouter } from '../server/cluster/router.ts'
 import type { ListenOptions } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
 import type { NodeFacts } from '../store/nodes.ts'
 import { openStore } from '../store/open.ts'
+import type { SandboxRow } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import { findVolume, volumeNode } from '../store/volumes.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
 import type { Instance } from '../supervisor/instance.ts'
-import type { SharedArchives } from '../supervisor/snapshots/templates.ts'
 import type { Fleet } from '../supervisor/supervisor.ts'
-import { loadWebhookKey, WebhookSecrets } from '../supervisor/telemetry/webhook-secrets.ts'
+import { Drain } from './cluster-drain.ts'
+import { carryingOut, restartOwn, restartsOf } from './cluster-takeover.ts'
 import { clusterKeyFile, type Ringfence } from './compose.ts'
 import { backendReports } from './doctor.ts'
 
@@ -196,6 +195,8 @@ export const fleetOf = ({ node, reservations }: Membership): Fleet => ({
     const code = error instanceof SandboxError ? error.code : error === undefined ? undefined : 'internal'
     reservations.note(OWN_FAILURES.includes(code))
   },
+  // Nobody else starts a sandbox without `restart`: it may wait, frozen, as long as this process lives and was not fenced.
+  leaseMs: ({ restart }) => (restart ? node.leaseLeftMs : node.isFenced ? 0 : node.leaseMs),
 })
 
 /** How long a node that was fenced takes to end its sandboxes; the rest ends with its process. */
@@ -203,29 +204,48 @@ const ABANDON_MS = 5000
 
 /** Connects the services with the cluster: what happens to sandboxes when a lease ends, here or elsewhere. */
 export function enlist(
-  { node, owners, peers, listener }: Membership,
+  membership: Membership,
   parts: ServerParts,
   { store, onFenced }: { readonly store: Store; readonly onFenced: () => void },
-): void {
+): Drain {
+  const { node, owners, peers, listener } = membership
   const { supervisor, log } = parts
+  const restarts = restartsOf(membership, parts, store)
+  const drain = new Drain(membership, parts, restarts)
+  const restartReleased = (): void =>
+    void restartOwn(membership, restarts, { store, isLive: (id) => supervisor.has(id), log }).catch(
+      (error: Error) => log(`sandboxes of an earlier run are not started again yet: ${error.message}`),
+    )
+  restartReleased()
+  const renewing = setInterval(() => supervisor.renewLeases(), node.leaseMs / 4).unref()
   node.on({
     lapse: () => supervisor.freeze(true),
-    regain: () => supervisor.freeze(false),
+    regain: () => {
+      supervisor.freeze(false)
+      restartReleased()
+    },
+    renew: () => {
+      supervisor.renewLeases()
+      drain.check()
+    },
     // A request that waits for a node which is gone fails now, and not after a time-out.
     look: (nodes) => {
       peers.keepOnly(nodes)
       listener.keepOnly(nodes)
     },
     fence: () => {
+      clearInterval(renewing)
       const late = new Promise((resolve) => setTimeout(resolve, ABANDON_MS).unref())
       void Promise.race([supervisor.abandon(), late]).finally(onFenced)
     },
     async settle(lost) {
       owners.forgetNode(lost.id)
-      const count = await settleLostNode({ store, trail: parts.record }, lost)
-      log(`node ${lost.name}: ${count} sandboxes are reported as failed`)
+      const restart = (rows: readonly SandboxRow[], reason: string) => restarts.all(rows, reason)
+      const { failed, restarted } = await settleLostNode({ store, trail: parts.record, restart }, lost)
+      log(`node ${lost.name}: ${failed} sandboxes are reported as failed, ${restarted} start on other nodes`)
     },
   })
+  return drain
 }
 
 /** Reads the audit log: in a cluster that of all nodes. */
@@ -238,33 +258,17 @@ export const trailReader = (
     ? new FleetTrailReader(stateDir, store, () => chainKeysOf(store, membership.key))
     : new StoreTrailReader(stateDir, store)
 
-/** Whether this node delivers a webhook: one of the nodes that run does. */
+/** Whether this node does a piece of work that one of the nodes that run does. */
+export const isChosen = ({ node }: Membership, name: string): boolean =>
+  node.isHeld &&
+  nodeFor(
+    name,
+    node.nodes.filter(({ state }) => state === 'up'),
+  )?.id === node.id
+
+/** Whether this node delivers a webhook. */
 export const deliversIn = (membership: Membership | undefined): ((id: string) => boolean) | undefined =>
-  membership &&
-  ((id) => {
-    const { node } = membership
-    return (
-      node.isHeld &&
-      nodeFor(
-        id,
-        node.nodes.filter(({ state }) => state === 'up'),
-      )?.id === node.id
-    )
-  })
-
-const WEBHOOK_PURPOSE = 'webhook secrets'
-
-/** All nodes of a cluster derive the same key; a server that joins or leaves one can still read what it stored before. */
-export function webhookSecretsOf(
-  { config, stateDir }: Ringfence,
-  membership: Membership | undefined,
-): WebhookSecrets {
-  const file = join(stateDir, 'webhook-secrets.key')
-  const cluster = membership?.key ?? ClusterKey.load(clusterKeyFile(config, stateDir))
-  const shared = cluster?.derive(WEBHOOK_PURPOSE)
-  if (membership && shared) return new WebhookSecrets(shared, existsSync(file) ? [loadWebhookKey(file)] : [])
-  return new WebhookSecrets(loadWebhookKey(file), shared ? [shared] : [])
-}
+  membership && ((id) => isChosen(membership, id))
 
 /** What engines and people watch; per node, so that they add up. */
 export function describeCluster({ node, facts }: Membership, { metrics }: ServerParts): void {
@@ -355,6 +359,7 @@ export function clusterListening(
     isLive: (id) => supervisor.has(id),
     volumeOwner,
     archivePath: (name) => templates.archivePath(name),
+    carryOut: carryingOut(parts, store),
     metrics,
     log,
   })
@@ -367,20 +372,6 @@ const definedHeaders = (headers: IncomingHttpHeaders): Record<string, string> =>
   Object.fromEntries(
     Object.entries(headers).flatMap(([name, value]) => (typeof value === 'string' ? [[name, value]] : [])),
   )
-
-/** Archives of other nodes come from the node that has them. */
-export const sharedArchives = (membership: Membership | undefined): SharedArchives | undefined =>
-  membership && {
-    node: membership.node.id,
-    async fetch(id, { name }) {
-      const node = await membership.node.findPeer(id)
-      if (node) return fetchArchive(membership.peers, node, name)
-      throw new SandboxError('unreachable', `the node that has the archive \`${name}\` does not run`, {
-        hint: 'try again when it is back',
-        retryAfterSecs: 10,
-      })
-    },
-  }
 
 const isKnown = (node: ClusterNode, id: string, fingerprint: string): boolean =>
   node.peer(id)?.fingerprint === fingerprint

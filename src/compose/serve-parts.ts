@@ -16,12 +16,14 @@ import { OPTIONS as E2B_OPTIONS } from '../server/e2b/views.ts'
 import { RateLimit } from '../server/guard.ts'
 import type { ListenOptions } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
+import { listNodes } from '../store/nodes.ts'
 import { imagesInUse } from '../store/snapshots.ts'
 import type { Store } from '../store/sql.ts'
 import { Keys, requesterOf } from '../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { Sessions } from '../supervisor/access/sessions.ts'
 import { Approvals } from '../supervisor/approvals/approvals.ts'
+import type { ArchiveStore } from '../supervisor/archives/archive-store.ts'
 import { type Gate, GUEST_HOME } from '../supervisor/gate.ts'
 import { Images } from '../supervisor/images/images.ts'
 import type { beginInstance } from '../supervisor/instance.ts'
@@ -85,6 +87,8 @@ export type Grown = {
   readonly privateDirectories: PrivateDirectories
   readonly roots: WritableRoots
   readonly templates: Templates
+  /** Archives in an object store. */
+  readonly archives: ArchiveStore | undefined
   readonly volumes: Volumes
   readonly images: Images
   /** Present if this server is one of several. */
@@ -157,7 +161,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     usage: e2b.usage,
     signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
     policy: policyOf(ringfence, reload),
-    doctor: () => doctorReport(ringfence),
+    doctor: () => doctorReport(ringfence, grown.membership && (() => listNodes(store))),
     reviews: reviewsOf(grown, supervisor),
     snapshots: new Snapshots({ supervisor, templates, trail: ringfence.trail, newId }),
     templates,

@@ -2,6 +2,7 @@ import { join } from 'node:path'
 import { mcpMount } from '../agents.ts'
 import { openStoreTrail } from '../audit/open-store-trail.ts'
 import type { StoreTrail } from '../audit/store-trail.ts'
+import { monotonicMs } from '../host/clock.ts'
 import { cgroupHost } from '../host/process/cgroup.ts'
 import { endOrphanProcesses, removeOrphanGroups } from '../host/process/orphans.ts'
 import { WritableRoots } from '../host/root/writable-roots.ts'
@@ -13,13 +14,13 @@ import { type ListenOptions, listen, readTls, type Tls } from '../server/listen.
 import type { ServerParts } from '../server/parts.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
-import { loadSandboxTokens, SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { beginInstance } from '../supervisor/instance.ts'
 import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Pruned } from '../supervisor/telemetry/retention.ts'
 import { countRecords, timedStore } from '../supervisor/telemetry/server-metrics.ts'
-import { sealStoredSecrets } from '../supervisor/telemetry/webhook-secrets.ts'
+import type { Drain } from './cluster-drain.ts'
+import { sharedArchives } from './cluster-takeover.ts'
 import {
   agentPath,
   compose,
@@ -36,11 +37,10 @@ import {
   describeCluster,
   enlist,
   idleMsIn,
+  isChosen,
   type JoinOptions,
   joinCluster,
   type Membership,
-  sharedArchives,
-  webhookSecretsOf,
 } from './serve-cluster.ts'
 import {
   e2bParts,
@@ -55,6 +55,8 @@ import {
   volumesOf,
   volumeWatchOf,
 } from './serve-parts.ts'
+import { secretsOf } from './server-secrets.ts'
+import { archiveStoreOf } from './storage.ts'
 
 /** Starts the server: opens its resources in order, and closes them again. */
 
@@ -145,10 +147,10 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   options.journal?.follow(trail)
   closing.push(() => trail.close())
   membership = await joinCluster(joiningOf(options, { ringfence, store, trail, instance, database }), late)
-  const secrets = await secretsOf(options, ringfence, store, membership)
+  const secrets = await secretsOf(ringfence, store, membership, options.log)
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
-  const templates = new Templates(store, join(stateDir, 'templates'), undefined, sharedArchives(membership))
+  const kept = await archivesOf(ringfence, store, membership)
   const volumes = volumesOf(ringfence, store, {
     dir: join(stateDir, 'volumes'),
     node: membership?.node.id,
@@ -166,7 +168,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     ...secrets,
     privateDirectories,
     roots,
-    templates,
+    ...kept,
     volumes,
     images,
     gateway,
@@ -174,19 +176,17 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   }
 }
 
-/** The server's own secrets; all nodes of a cluster derive the same ones. */
-async function secretsOf(
-  { log = () => {} }: ServeOptions,
+async function archivesOf(
   ringfence: Ringfence,
   store: Store,
   membership: Membership | undefined,
-): Promise<Pick<Grown, 'tokens' | 'webhookSecrets'>> {
-  const tokens = membership
-    ? new SandboxTokens(membership.key.derive('sandbox tokens'))
-    : loadSandboxTokens(join(ringfence.stateDir, 'sandbox-tokens.key'))
-  const webhookSecrets = webhookSecretsOf(ringfence, membership)
-  await sealStoredSecrets(store, webhookSecrets, log)
-  return { tokens, webhookSecrets }
+): Promise<Pick<Grown, 'templates' | 'archives'>> {
+  const archives = await archiveStoreOf(ringfence, store, membership)
+  const shared = sharedArchives(membership, archives)
+  return {
+    archives,
+    templates: new Templates(store, join(ringfence.stateDir, 'templates'), undefined, shared),
+  }
 }
 
 const joiningOf = (
@@ -224,7 +224,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => parts.volumeFiles.close())
   const recovered = await recover(parts, grown)
   const { membership } = grown
-  if (membership) enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
+  const moving = membership && enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
   const cluster = membership && clusterListening(membership, parts, store)
   if (membership) describeCluster(membership, parts)
   const codex = execServerMount()
@@ -238,8 +238,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   retention.start()
   watch.start()
   closing.push(everyHour(() => pruneImages(grown, parts)))
-  if (membership)
-    closing.push(everyHour(async () => void (await grown.templates.sweep(Date.now() - 3_600_000))))
+  if (membership) closing.push(everyHour(() => sweepArchives(membership, grown)))
   const close = once(async () => {
     await parts.supervisor.drain(0)
     // Tell clients about the shutdown first, so that they do not reconnect to a closing store.
@@ -257,7 +256,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
     reload: parts.reload,
     prune: () => retention.pass(),
     drain: once(async () => {
-      await drain(parts, (ringfence.config.server?.drain_secs ?? 30) * 1000)
+      await drain(parts, (ringfence.config.server?.drain_secs ?? 30) * 1000, moving)
       await close()
     }),
     close,
@@ -303,8 +302,12 @@ const REAP_AGAIN_MS = [500, 2000, 4000]
 const REAP_RETRY_MS = 1000
 
 /** Responses continue while commands end; new connections and new work are rejected. */
-async function drain(parts: ServerParts, deadlineMs: number): Promise<void> {
-  await parts.supervisor.drain(deadlineMs)
+async function drain(parts: ServerParts, deadlineMs: number, moving: Drain | undefined): Promise<void> {
+  const began = monotonicMs()
+  // What may move to another node of a cluster does so first.
+  const late = new Promise((resolve) => setTimeout(resolve, deadlineMs).unref())
+  await Promise.race([moving?.moveAll(), late])
+  await parts.supervisor.drain(Math.max(0, deadlineMs - (monotonicMs() - began)))
   // Lets the last responses be sent.
   await new Promise((resolve) => setTimeout(resolve, 50))
 }
@@ -340,6 +343,16 @@ function listenOptions(
     ],
     upgrades: [codex.upgrade, e2bUpgrades(e2b), ...(options.upgrades ?? [])],
   }
+}
+
+/** Removes archives that nothing needs any more; what all nodes share, one of them removes. */
+async function sweepArchives(membership: Membership, { templates, archives }: Grown): Promise<void> {
+  const before = Date.now() - 3_600_000
+  if (isChosen(membership, 'archives')) {
+    await templates.sweepMoves(before)
+    await archives?.collect()
+  }
+  await templates.sweep(before)
 }
 
 /** Now and every hour. Returns what ends it. */

@@ -194,6 +194,14 @@ const clusterShape = object({
   max_waiting: optional(number({ integer: true, min: 0, max: 100_000 })),
   wait_secs: optional(number({ min: 0, max: 600 })),
 })
+/** Where a cluster keeps archives. */
+const storageShape = object({
+  /** `https://host/bucket`, and a prefix of names if the bucket has other things too. */
+  url: text({ max: 2048 }),
+  region: optional(text({ max: 64 })),
+  /** Encrypts archives with the cluster's key before they leave a node. */
+  encrypt: optional(boolean()),
+})
 /** `[cluster]`. */
 export type ClusterConfig = Infer<typeof clusterShape>
 
@@ -304,6 +312,7 @@ export const configShape = object({
   ),
   /** This server is one of several on one PostgreSQL. */
   cluster: optional(clusterShape),
+  storage: optional(storageShape),
   server: optional(
     object({
       host: optional(text()),

@@ -113,6 +113,8 @@ export const specShape = object({
   ),
   /** On a server that is a node of a cluster. */
   placement: optional(placementShape),
+  /** In a cluster: another node starts it again from its last snapshot when its node is lost or drained. */
+  restart: optional(boolean()),
   agentId: optional(text({ max: 256 })),
   metadata: optional(record(text({ empty: true }))),
 })

@@ -54,6 +54,7 @@ export function specOf(body: CreateBody): Spec {
         review: body.review,
         publicPorts: body.public_ports,
         placement: body.placement,
+        restart: body.restart,
         agentId: body.agent_id,
       }),
     ),

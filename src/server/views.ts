@@ -52,6 +52,8 @@ export function sandboxJson(view: SandboxView) {
     metadata: callerMetadata(spec),
     public_ports: spec.publicPorts ?? false,
     review: spec.review ?? false,
+    restart: spec.restart ?? false,
+    generation: row.generation,
     agent_id: row.agentId,
     tenant: row.tenant,
   } satisfies SandboxInfo

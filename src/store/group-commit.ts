@@ -77,11 +77,10 @@ export class GroupCommit implements Store {
   }
 
   async #transaction(group: readonly Waiting[]): Promise<unknown[]> {
-    const tx = await this.#engine.begin(this.#first)
+    // All at once and first: two groups that took them one by one could wait for each other.
+    const locks = [...new Set(group.flatMap((one) => one.locks))]
+    const tx = await this.#engine.begin(this.#first, locks)
     try {
-      // All at once and first: two groups that took them one by one could wait for each other.
-      const locks = [...new Set(group.flatMap((one) => one.locks))]
-      if (locks.length > 0) await this.#engine.lock?.(locks)
       const results: unknown[] = []
       for (const { work } of group) results.push(await work(tx))
       await this.#engine.commit()

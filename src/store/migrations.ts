@@ -134,6 +134,29 @@ const CLUSTER: Migration = [
   'ALTER TABLE volumes ADD COLUMN instance TEXT',
 ]
 
+/** Sandboxes that other servers take over: how often, what they need to start again, and from which files. */
+const TAKEOVERS: Migration = [
+  'ALTER TABLE sandboxes ADD COLUMN generation BIGINT NOT NULL DEFAULT 1',
+  'ALTER TABLE sandboxes ADD COLUMN idle_ms BIGINT',
+  'ALTER TABLE sandboxes ADD COLUMN ttl_ms BIGINT',
+  'ALTER TABLE sandboxes ADD COLUMN restore TEXT',
+  'CREATE INDEX snapshots_sandbox ON snapshots (sandbox_id, created_at)',
+]
+
+/** Archives in an object store: their chunks, and which archive needs which. */
+const ARCHIVES: Migration = [
+  'CREATE TABLE chunks (name TEXT PRIMARY KEY, bytes BIGINT NOT NULL, state TEXT NOT NULL, used_at BIGINT NOT NULL)',
+  'CREATE INDEX chunks_used ON chunks (state, used_at)',
+  'CREATE TABLE chunk_uses (chunk TEXT NOT NULL, archive TEXT NOT NULL, PRIMARY KEY (chunk, archive))',
+  'CREATE INDEX chunk_uses_archive ON chunk_uses (archive)',
+]
+
+/**
+ * Several versions of the program on one database: each version of the schema says from which one on a program can use it.
+ * Migrations only add tables, and columns that older programs need not know.
+ */
+const SIDE_BY_SIDE: Migration = ['ALTER TABLE migrations ADD COLUMN oldest BIGINT']
+
 /** In order. A released migration is never changed. */
 export const MIGRATIONS: readonly Migration[] = [
   TABLES,
@@ -144,7 +167,15 @@ export const MIGRATIONS: readonly Migration[] = [
   HOST_APPROVALS,
   VOLUMES,
   CLUSTER,
+  TAKEOVERS,
+  ARCHIVES,
+  SIDE_BY_SIDE,
 ]
+
+/** The version of the schema that `oldest` came with. */
+const SINCE = MIGRATIONS.indexOf(SIDE_BY_SIDE) + 1
+/** Programs of this version of the schema and later ones work with the newest schema. Raise it with a migration that does not only add. */
+const OLDEST = 8
 
 /** In steps, because each statement must finish within the store's timeout. */
 const FILL_ROWS = 10_000
@@ -174,12 +205,13 @@ export async function migrate(store: Store, migrations = MIGRATIONS, afterStep =
     await apply(store, version, migrations[version - 1] as Migration, afterStep)
 }
 
-/** Throws unless a store that is only read has exactly this version's schema. */
+/** Throws unless a store that is only read has this version's schema, or a newer one that this version can use. */
 export async function assertCurrent(
-  read: (sql: string) => Promise<readonly { readonly version?: unknown }[]>,
+  read: (sql: string) => Promise<readonly { readonly version?: unknown; readonly oldest?: unknown }[]>,
 ): Promise<void> {
   const [row] = await read('SELECT MAX(version) AS version FROM migrations')
-  if (Number(row?.version ?? 0) === MIGRATIONS.length) return
+  const have = Number(row?.version ?? 0)
+  if (have === MIGRATIONS.length || (have > MIGRATIONS.length && (await isUsable(read)))) return
   throw new SandboxError('wrong-state', `the store has the schema ${row?.version} of another version`, {
     hint: 'use the version of ringfence that wrote it, or start this version’s server once to upgrade it',
   })
@@ -198,11 +230,21 @@ async function schemaVersion(store: Store, migrations = MIGRATIONS): Promise<num
     await tx.run('CREATE TABLE IF NOT EXISTS migrations (version BIGINT PRIMARY KEY, at BIGINT NOT NULL)')
   })
   const have = Number((await store.read('SELECT MAX(version) AS version FROM migrations'))[0]?.version ?? 0)
-  if (have > migrations.length)
+  if (have > migrations.length && !(await isUsable((sql) => store.read(sql), migrations.length)))
     throw new SandboxError('store-unwritable', `the store was created by a newer version (schema ${have})`, {
       hint: 'use that version, or another state directory',
     })
   return have
+}
+
+/** Whether a program of this version can use a newer schema. */
+async function isUsable(
+  read: (sql: string) => Promise<readonly { readonly oldest?: unknown }[]>,
+  own = MIGRATIONS.length,
+): Promise<boolean> {
+  // Every schema that is newer than this one has the column.
+  const [row] = await read('SELECT MAX(oldest) AS oldest FROM migrations')
+  return typeof row?.oldest === 'number' && row.oldest <= own
 }
 
 async function apply(store: Store, version: number, steps: Migration, afterStep: () => void): Promise<void> {
@@ -216,6 +258,8 @@ async function apply(store: Store, version: number, steps: Migration, afterStep:
       afterStep()
     }
     await tx.run('INSERT INTO migrations (version, at) VALUES (?, ?)', [version, Date.now()])
+    if (version >= SINCE)
+      await tx.run('UPDATE migrations SET oldest = ? WHERE version = ?', [OLDEST, version])
   })
 }
 

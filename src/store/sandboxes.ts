@@ -21,6 +21,13 @@ export type SandboxRow = {
   readonly endedAt: number | null
   /** 1 if a key with the scope `admin` created it: it does not count for its tenant. */
   readonly byOperator: number
+  /** 1, and one more each time another server takes the sandbox over. */
+  readonly generation: number
+  /** How long it may be idle and how long it lives, as it was created; null: without end. */
+  readonly idleMs: number | null
+  readonly ttlMs: number | null
+  /** The snapshot that it is opened from when it wakes here for the first time; null: its files are here. */
+  readonly restore: string | null
 }
 
 /** Columns of a sandbox that change. */
@@ -37,6 +44,8 @@ export type SandboxChange = Partial<
     | 'spec'
     | 'instance'
     | 'epoch'
+    | 'generation'
+    | 'restore'
   >
 >
 
@@ -58,6 +67,10 @@ const COLUMN: Readonly<Record<keyof SandboxRow, string>> = {
   expiresAt: 'expires_at',
   endedAt: 'ended_at',
   byOperator: 'by_operator',
+  generation: 'generation',
+  idleMs: 'idle_ms',
+  ttlMs: 'ttl_ms',
+  restore: 'restore',
 }
 const FIELDS = Object.keys(COLUMN) as readonly (keyof SandboxRow)[]
 const ALL = Object.values(COLUMN).join(', ')

@@ -1,9 +1,12 @@
 import type { Row, Store, Tx, Value } from './sql.ts'
 
-/** A template that a build created, a snapshot of a sandbox, an image that was pulled, or the result of a build step. */
+/**
+ * A template that a build created, a snapshot of a sandbox, an image that was pulled, the result of a build step, or the files with
+ * which a sandbox moved to another node.
+ */
 export type SnapshotRow = {
   readonly id: string
-  readonly kind: 'template' | 'snapshot' | 'image' | 'layer'
+  readonly kind: 'template' | 'snapshot' | 'image' | 'layer' | 'move'
   readonly tenant: string
   readonly name: string | null
   readonly sandboxId: string | null
@@ -76,6 +79,19 @@ export async function listSnapshots(store: Store, query: SnapshotQuery): Promise
   const rows = await store.read(
     `SELECT ${COLUMNS} FROM snapshots WHERE ${clauses.join(' AND ')} ORDER BY created_at DESC, id DESC LIMIT ?`,
     [...params, query.limit],
+  )
+  return rows.map(toSnapshot)
+}
+
+/** Files with which sandboxes moved that nothing needs any more: the sandbox has ended, or has later files. */
+export async function uselessMoves(store: Store, before: number): Promise<readonly SnapshotRow[]> {
+  const rows = await store.read(
+    `SELECT ${COLUMNS} FROM snapshots AS one WHERE kind = 'move' AND created_at < ? AND (
+       NOT EXISTS (SELECT 1 FROM sandboxes WHERE id = one.sandbox_id AND state NOT IN ('destroyed', 'failed'))
+       OR EXISTS (SELECT 1 FROM snapshots AS later WHERE later.sandbox_id = one.sandbox_id
+         AND later.kind IN ('move', 'snapshot') AND later.created_at > one.created_at
+         AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE restore = one.id)))`,
+    [before],
   )
   return rows.map(toSnapshot)
 }

@@ -17,12 +17,13 @@ export interface Engine {
   readonly kind: 'sqlite' | 'postgres'
   /** Sees committed rows only. */
   read(sql: string, params?: readonly Value[]): Promise<readonly Row[]>
-  /** `first`: a query to run with it, at no further round trip. */
-  begin(first?: FirstQuery): Promise<Tx>
+  /**
+   * `first`: a query to run with it, and `locks`: names to lock until its end, in one order for all; both at no further round trip.
+   * An engine whose transactions are exclusive needs no locks.
+   */
+  begin(first?: FirstQuery, locks?: readonly string[]): Promise<Tx>
   /** Resolves when everything is on disk. */
   commit(): Promise<void>
-  /** Locks these names until the end of the transaction, in one order for all; absent: transactions are exclusive. */
-  lock?(names: readonly string[]): Promise<void>
   rollback(): Promise<void>
   close(): Promise<void>
 }

@@ -1,4 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
+import type { Spec } from '../model/spec.ts'
 import type { SandboxRow } from '../store/sandboxes.ts'
 import { Deadline } from './deadline.ts'
 import type { ExecSession } from './exec/exec-session.ts'
@@ -18,6 +19,8 @@ export class LiveSandbox {
   readonly abort = new AbortController()
   /** Resolves when the sandbox has ended. */
   readonly gone: Promise<void>
+  /** Whether another server starts it again when this one loses it. */
+  readonly restarts: boolean
   row: SandboxRow
   /** Why the sandbox is ending; set as soon as it starts to end. */
   ending: string | undefined
@@ -36,6 +39,7 @@ export class LiveSandbox {
   constructor(row: SandboxRow, onDeadline: (reason: EndReason) => void) {
     this.id = row.id
     this.row = row
+    this.restarts = (JSON.parse(row.spec) as Spec).restart === true
     this.ttl = new Deadline(() => onDeadline('timeout'))
     this.idle = new Deadline(() => onDeadline('idle'))
     this.gone = new Promise((resolve) => {

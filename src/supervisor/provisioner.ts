@@ -23,6 +23,7 @@ import type { OpenSandbox } from './open-sandbox.ts'
 import type { SandboxQuotas } from './quotas.ts'
 import type { Preparation, SandboxPool } from './sandbox-pool.ts'
 import type { SupervisorParts } from './supervisor.ts'
+import { assertRestartable, fromSnapshot, keepClosed } from './takeover.ts'
 import type { UnrecordedEnds } from './unrecorded-ends.ts'
 
 /** A request to create a sandbox, after parsing. */
@@ -52,6 +53,8 @@ export type SupervisorCallbacks = {
   /** Ends that are still to be recorded. */
   readonly unrecorded: UnrecordedEnds
   readonly onDeadline: (entry: LiveSandbox, reason: EndReason) => void
+  /** Gives a sandbox its lease. */
+  readonly lease: (entry: LiveSandbox) => void
   readonly endedByItself: (entry: LiveSandbox, why: string) => Promise<void>
   readonly get: (principal: Principal, id: string) => Promise<SandboxView>
 }
@@ -147,6 +150,7 @@ export class Provisioner {
       throw new SandboxError('unsupported', '`placement` needs a cluster, and this server is alone', {
         hint: 'leave it out, or see docs/cluster.md',
       })
+    assertRestartable(request.spec, this.#parts.fleet !== undefined)
     const leave = this.#parts.fleet?.reserve(request.spec)
     try {
       this.#supervisor.quotas.take(principal)
@@ -191,7 +195,7 @@ export class Provisioner {
     this.#supervisor.assertOpen()
     const requester = requesterOf(principal)
     // SECURITY: a pooled sandbox was created in the server's name, so this requester's permission is checked here.
-    const { placement: _elsewhere, ...common } = request.spec
+    const { placement: _elsewhere, restart: _again, ...common } = request.spec
     const pooled = await this.#supervisor.pool.take(
       common,
       (live) => this.#isPermitted(requester, request.spec, live),
@@ -306,11 +310,18 @@ export class Provisioner {
     entry.move('ready')
     entry.ttl.set(this.#ttlOf(timeoutMs))
     entry.touch()
-    this.#watch(entry)
+    this.watch(entry)
   }
 
-  #watch(entry: LiveSandbox): void {
+  /** Runs a start when it is its turn. */
+  inTurn<T>(work: () => Promise<T>, principal: Principal): Promise<T> {
+    return this.#opening.run(work, principal)
+  }
+
+  /** Gives a sandbox its lease, and notices when it ends by itself. */
+  watch(entry: LiveSandbox): void {
     const sandbox = entry.sandbox as OpenSandbox
+    this.#supervisor.lease(entry)
     void sandbox.ended
       // A suspended sandbox has ended on purpose.
       .then((why) => (entry.sandbox === sandbox ? this.#supervisor.endedByItself(entry, why) : undefined))
@@ -321,27 +332,25 @@ export class Provisioner {
   async reopen(principal: Principal, entry: LiveSandbox): Promise<void> {
     this.#supervisor.assertOpen()
     await this.#opening.run(async () => {
-      const { id, tenant: owner } = entry.row
+      const { id, tenant: owner, restore } = entry.row
       const spec = JSON.parse(entry.row.spec) as Spec
       const requester = requesterOf(principal)
-      const sandbox = await this.#parts.open(spec, {
+      const sandbox = await this.#parts.open(fromSnapshot(spec, restore), {
         id,
         signal: entry.abort.signal,
         owner,
         requester,
-        isSuspended: true,
+        isSuspended: restore === null,
       })
       try {
-        // In a spec an empty list means the operator's; here it is what the sandbox had when it was suspended.
-        const isClosed = spec.network?.allowHosts?.length === 0
-        if (isClosed && sandbox.plan.network.mode === 'fetch') await sandbox.setAllowHosts([])
+        await keepClosed(spec, sandbox)
         await sandbox.recorded()
       } catch (error) {
-        await sandbox.suspend()
+        await (restore === null ? sandbox.suspend() : sandbox.close())
         throw error
       }
       entry.sandbox = sandbox
-      this.#watch(entry)
+      this.watch(entry)
     }, principal)
   }
 
@@ -367,7 +376,7 @@ export class Provisioner {
 
   #newRow(
     principal: Principal,
-    { spec }: CreateRequest,
+    { spec, idleMs, timeoutMs }: CreateRequest,
     made: { readonly id: string; readonly token: string },
   ): SandboxRow {
     const { instance } = this.#parts
@@ -389,6 +398,10 @@ export class Provisioner {
       expiresAt: null,
       endedAt: null,
       byOperator: isOperator(principal) ? 1 : 0,
+      generation: 1,
+      idleMs: idleMs ?? null,
+      ttlMs: this.#ttlOf(timeoutMs) ?? null,
+      restore: null,
     }
   }
 }

@@ -7,7 +7,7 @@ import type {
   TerminalSize,
   Usage,
 } from '../backends/backend.ts'
-import { canFreeze, canQuiesce, type Freezable, ownsDisk } from '../backends/backend.ts'
+import { canFreeze, canLease, canQuiesce, type Freezable, ownsDisk } from '../backends/backend.ts'
 import type { Connection } from '../egress/connection.ts'
 import { heldBytes } from '../host/files/held-files.ts'
 import type { Review } from '../host/review/review.ts'
@@ -285,6 +285,12 @@ export class Sandbox implements AsyncDisposable {
     })
   }
 
+  /** Lets the sandbox end by itself after this time unless the lease is renewed; without effect where its backend cannot. */
+  lease(ms: number): void {
+    const { inside } = this.#parts
+    if (inside && canLease(inside)) inside.lease(ms)
+  }
+
   /** Copies the disk of a sandbox with a writable root to a file. */
   copyDisk(to: string): Promise<void> {
     const inside = this.#inside()
@@ -396,6 +402,15 @@ export class Sandbox implements AsyncDisposable {
   /** Ends the sandbox. Calling it again has no effect. */
   async close(): Promise<void> {
     if (this.#state === 'ready') await this.#end([])
+  }
+
+  /** Ends the sandbox without a record: this server may not write any, or another one has taken the sandbox over. */
+  async abandon(): Promise<void> {
+    if (this.#state !== 'ready') return
+    this.#state = 'destroyed'
+    await this.#parts.inside?.close()
+    await this.#parts.egress?.close()
+    await Promise.all(this.#closing.splice(0).map((action) => action()))
   }
 
   /** Ends every process and keeps the private directories, so that the sandbox can be opened again. */

@@ -102,7 +102,7 @@ export class SleepService {
     entry.release()
     const left = entry.ttl.leftMs
     const expiresAt = left === undefined ? null : Math.round(Date.now() + left)
-    await this.#parts.save(entry, { state: 'ready', expiresAt })
+    await this.#parts.save(entry, { state: 'ready', expiresAt, restore: null })
   }
 
   /** What a spec asks for at the timeout: a pause, or nothing but the end. */
@@ -128,6 +128,8 @@ export class SleepService {
   /** Whether a record of an earlier run is a sandbox whose files are still here. */
   isSuspended(row: SandboxRow): boolean {
     const spec = specOf(row)
+    // Its files are in a snapshot until it wakes.
+    if (row.state === 'paused' && row.restore !== null) return true
     const hasFiles = row.backend !== 'microvm' || spec.root !== undefined
     return row.state === 'paused' && hasFiles && keepsFiles(spec) && (this.#parts.files?.has(row.id) ?? false)
   }
@@ -139,7 +141,8 @@ export class SleepService {
     ttlMs: number,
   ): LiveSandbox {
     const entry: LiveSandbox = new LiveSandbox(row, (reason) => onDeadline(entry, reason))
-    entry.timeoutMs = ttlMs
+    entry.timeoutMs = row.ttlMs ?? ttlMs
+    entry.idleMs = row.idleMs ?? undefined
     for (const state of ['provisioning', 'ready', 'paused'] as const) entry.move(state)
     entry.ttl.set(ttlMs)
     entry.hold()

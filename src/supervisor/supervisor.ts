@@ -30,6 +30,7 @@ import { type Created, type CreateRequest, Provisioner, type SandboxView } from 
 import { SandboxQuotas } from './quotas.ts'
 import { type PoolSize, SandboxPool } from './sandbox-pool.ts'
 import { SleepService, type SuspendedFiles } from './sleep.ts'
+import { isRestartable, Takeover, type TakeoverOptions } from './takeover.ts'
 import type { Metrics } from './telemetry/metrics.ts'
 import { UnrecordedEnds } from './unrecorded-ends.ts'
 
@@ -105,6 +106,8 @@ export type Fleet = {
   reserve(spec: Spec): () => void
   /** A create has ended; `error` is why it failed. */
   created(error?: unknown): void
+  /** How long a sandbox may go on without hearing from this server; 0: no longer, so that it is not told anything. */
+  leaseMs(spec: Pick<Spec, 'restart'>): number
 }
 
 /** Manages every sandbox of this server. No lock spans sandboxes; the changes of each sandbox are serialized. */
@@ -117,7 +120,10 @@ export class Supervisor {
   readonly #pool: SandboxPool
   readonly #unrecorded: UnrecordedEnds
   readonly #sleep: SleepService
+  readonly #takeover: Takeover
   readonly #freeze = new Freeze()
+  /** Sandboxes that end here and start again elsewhere. */
+  readonly #releasing = new Set<Promise<void>>()
   #draining = false
 
   constructor(parts: SupervisorParts) {
@@ -140,6 +146,7 @@ export class Supervisor {
       save: (entry, change) => this.#save(entry, change),
       unrecorded: this.#unrecorded,
       onDeadline: this.#onDeadline,
+      lease: (entry) => this.#lease(entry),
       endedByItself: (entry, why) => this.#endedByItself(entry, why),
       get: (principal, id) => this.get(principal, id),
     })
@@ -149,6 +156,17 @@ export class Supervisor {
       stop: (entry, reason) => this.#stop(entry, reason),
       files: parts.suspended,
       keepMs: parts.keepPausedMs ?? (() => KEEP_PAUSED_MS),
+    })
+    this.#takeover = new Takeover({
+      parts,
+      entries: this.#entries,
+      quotas: this.#quotas,
+      assertOpen: () => this.#assertOpen(),
+      inTurn: (work, principal) => this.#provisioner.inTurn(work, principal),
+      save: (entry, change) => this.#save(entry, change),
+      watch: (entry) => this.#provisioner.watch(entry),
+      onDeadline: this.#onDeadline,
+      fail: (entry, why) => this.#failed(entry, why),
     })
     this.#describeMetrics()
   }
@@ -161,6 +179,25 @@ export class Supervisor {
   /** Creates a sandbox that is ready; a failed create leaves nothing behind. */
   create(principal: Principal, request: CreateRequest): Promise<Created> {
     return this.#provisioner.create(principal, request)
+  }
+
+  /** Takes a sandbox over from another server, or from an earlier run of this one. Returns whether it is ours now. */
+  async takeOver(row: SandboxRow, options: TakeoverOptions): Promise<boolean> {
+    // It may be one that this server released, and its directories must be gone.
+    await Promise.all(this.#releasing)
+    return this.#takeover.take(row, options)
+  }
+
+  /** Ends a sandbox that was taken over and could not be started. */
+  async #failed(entry: LiveSandbox, why: string): Promise<void> {
+    const isWanted = !entry.abort.signal.aborted
+    await entry.sandbox?.close().catch(() => {})
+    const [state, reason]: [State, string] = isWanted
+      ? ['failed', `node-lost: it could not be started again: ${why}`]
+      : ['destroyed', 'killed']
+    await this.#note(entry, state, reason).catch(() => {})
+    if (!isWanted) entry.move('destroying')
+    await this.#ended(entry, state, reason).catch(() => {})
   }
 
   /** The budget for command output. */
@@ -206,9 +243,10 @@ export class Supervisor {
    * files are here stay paused. `ownerOf`: the key that created a sandbox, for its quota.
    */
   async recover(ownerOf?: (keyId: string) => Promise<Principal | undefined>): Promise<number> {
-    const { store, instance, trail, approvals } = this.#parts
+    const { store, instance, trail, approvals, fleet } = this.#parts
     const all = await unfinishedOf(store, instance.id, instance.epoch, ENDED)
-    const left = all.filter((row) => !this.#sleep.isSuspended(row))
+    // Those that start again wait for that: the cluster finds a node for each.
+    const left = all.filter((row) => !this.#sleep.isSuspended(row) && !(fleet && isRestartable(row)))
     for (const row of all) if (this.#sleep.isSuspended(row)) await this.#adopt(row, ownerOf)
     const reason = 'crashed: the server stopped while the sandbox was running'
     for (const { id } of left)
@@ -378,6 +416,8 @@ export class Supervisor {
 
   #endedByItself(entry: LiveSandbox, why: string): Promise<void> {
     if (entry.state === 'destroying' || isEnded(entry.state)) return Promise.resolve()
+    // Its own clock was faster than ours: it starts again as soon as this server has its lease, here or elsewhere.
+    if (why.includes(LEASE_ENDED) && entry.restarts) return Promise.resolve(this.#release(entry))
     return this.#stop(entry, /memory|oom/i.test(why) ? 'oom' : 'crashed', why)
   }
 
@@ -484,10 +524,67 @@ export class Supervisor {
     this.#unrecorded.close()
   }
 
-  /** Freezes everything while this server must not act, and lets it go on. */
+  /**
+   * Freezes everything while this server must not act, and lets it go on. Sandboxes with `restart` end, because another server may
+   * start them again at any time.
+   */
   freeze(isOn: boolean): void {
-    if (isOn) this.#freeze.start(this.#entries.values())
-    else this.#freeze.end()
+    if (!isOn) this.#freeze.end()
+    else {
+      for (const entry of [...this.#entries.values()])
+        if (entry.restarts && entry.state === 'ready') this.#release(entry)
+      this.#freeze.start(this.#entries.values())
+    }
+  }
+
+  /** Tells every running sandbox how long it may go on without hearing from this server. */
+  renewLeases(): void {
+    for (const entry of this.#entries.values()) if (entry.state === 'ready') this.#lease(entry)
+  }
+
+  #lease({ sandbox, restarts }: LiveSandbox): void {
+    const ms = this.#parts.fleet?.leaseMs({ restart: restarts }) ?? 0
+    if (ms > 0) sandbox?.lease(ms)
+  }
+
+  /**
+   * Gives a sandbox to another server: nothing runs in it while `give` hands its files over. If that fails, it goes on here.
+   * Returns whether it was given away; false also for one that cannot be: it has frozen processes, or is starting or ending.
+   */
+  async giveAway(
+    entry: LiveSandbox,
+    principal: Principal,
+    give: (live: OpenSandbox | undefined) => Promise<boolean>,
+  ): Promise<boolean> {
+    return entry.serially(async () => {
+      const { state, row } = entry
+      if (!(state === 'ready' && entry.restarts) && !(state === 'paused' && !entry.sandbox)) return false
+      // Only a sandbox can pack its files.
+      if (state === 'paused' && row.restore === null) await this.#provisioner.reopen(principal, entry)
+      const live = entry.sandbox
+      // From now on nothing starts in it.
+      if (state === 'ready') entry.move('paused')
+      const isGiven = await settled(live, give).catch(() => false)
+      if (isGiven) this.#release(entry, 'moved to another node')
+      else if (state === 'ready') entry.move('ready')
+      else if (live) {
+        entry.sandbox = undefined
+        await live.suspend()
+      }
+      return isGiven
+    })
+  }
+
+  /** Ends a sandbox here and leaves its record as it is, for whoever starts it again. */
+  #release(entry: LiveSandbox, why = 'node-lost: the lease of this node has ended'): void {
+    entry.ending = why
+    this.#entries.delete(entry.id)
+    this.#quotas.give(entry.row.keyId)
+    for (const session of entry.execs.values()) session.cancel()
+    const closed = Promise.resolve(entry.sandbox?.abandon()).catch(() => {})
+    this.#releasing.add(closed)
+    void closed.then(() => this.#releasing.delete(closed))
+    entry.move('failed')
   }
 
   /** Another server has taken over: ends everything here without a record, which would be refused. */
@@ -500,7 +597,7 @@ export class Supervisor {
     this.#freeze.end()
     const entries = [...this.#entries.values()]
     for (const { abort } of entries) abort.abort()
-    await Promise.allSettled(entries.map(({ sandbox }) => sandbox?.close()))
+    await Promise.allSettled(entries.map(({ sandbox }) => sandbox?.abandon()))
     await this.#pool.close().catch(() => {})
   }
 
@@ -561,6 +658,17 @@ const stateEvent = ({ id, row }: LiveSandbox, state: State, reason: string): Eve
   reason,
 })
 
+/** Runs the work while the sandbox stands still and no file operation is under way. */
+async function settled<T>(
+  live: OpenSandbox | undefined,
+  work: (live: OpenSandbox | undefined) => Promise<T>,
+): Promise<T> {
+  if (!live) return work(undefined)
+  await live.files.hold()
+  live.files.release()
+  return live.still(() => work(live))
+}
+
 const mayUse = (principal: Principal, row: SandboxRow): boolean =>
   principal.sandboxId === undefined
     ? isOperator(principal) || row.tenant === principal.tenant
@@ -568,5 +676,8 @@ const mayUse = (principal: Principal, row: SandboxRow): boolean =>
 
 const notFound = (id: string): SandboxError =>
   new SandboxError('sandbox-not-found', `no such sandbox \`${id.slice(0, 64)}\``)
+
+/** In the reason of a sandbox that ended by its own clock. */
+const LEASE_ENDED = 'renewed the lease'
 
 const KEEP_PAUSED_MS = 30 * 24 * 3_600_000

@@ -109,7 +109,7 @@ const ENTRY_MODULES: readonly Module[] = [
     holds: 'the composition root: the only code that reads the environment and connects all modules',
     imports: INNER,
     // E2B's and Anthropic's own packages, where the caller has installed them.
-    packages: ['e2b', '@anthropic-ai/sdk'],
+    packages: ['e2b', '@anthropic-ai/sdk', 'aws4fetch'],
   },
   {
     // Separate from `compose`, so that only `ringfence serve` loads the server.

@@ -3,16 +3,13 @@ import { choose } from '../../src/cluster/placement.ts'
 import type { NodeFacts, NodeRow } from '../../src/store/nodes.ts'
 import { openStore } from '../../src/store/open.ts'
 import { type Postgres, startPostgres } from '../server/postgres.ts'
-import { until } from '../server/process.ts'
-import { FULL, startTestServer } from '../server/test-server.ts'
+import { type Answer, FULL, startTestServer } from '../server/test-server.ts'
 import { startFleet } from './fleet.ts'
-import { type NodeProcess, type Processes, startProcesses } from './processes.ts'
-import { startWitness, type Witness } from './witness.ts'
 
 /** What a fleet promises, under faults and under load. With full counts only in `npm run test:full`. */
 
-const ROUNDS = Number(process.env.RINGFENCE_ROUNDS ?? 200)
-const LEASE_MS = 3000
+/** How many sandboxes of each kind are measured. */
+const TURNS = 120
 
 let postgres: Postgres
 beforeAll(async () => {
@@ -78,21 +75,6 @@ describe.runIf(FULL)('what a fleet costs', () => {
     type Call = ReturnType<typeof on>
     const one: Call = (method, path, body) => alone.nodes[0]?.call(method, path, { key: alone.admin, body })
     const bare: Call = (method, path, body) => plain.call(method, path, { body })
-    const measured = async (call: Call, body: object): Promise<[number, number]> => {
-      const [creates, execs]: [number[], number[]] = [[], []]
-      for (let at = 0; at < 60; at++) {
-        let began = performance.now()
-        const id = (await call('POST', '/v1/sandboxes', body))?.json.id
-        creates.push(performance.now() - began)
-        for (let run = 0; run < 5; run++) {
-          began = performance.now()
-          await call('POST', `/v1/sandboxes/${id}/exec`, { command: 'true' })
-          execs.push(performance.now() - began)
-        }
-        await call('DELETE', `/v1/sandboxes/${id}`, {})
-      }
-      return [percentile(creates, 0.5), percentile(execs, 0.5)]
-    }
     const placed = { placement: { node: 'n1' } }
     const rows: [string, Call, object][] = [
       ['owner', on(0), placed],
@@ -100,12 +82,24 @@ describe.runIf(FULL)('what a fleet costs', () => {
       ['one node', one, {}],
       ['no [cluster]', bare, {}],
     ]
-    const results = new Map<string, [number, number][]>()
-    for (let round = 0; round < 3; round++)
-      for (const [name, call, body] of rows)
-        results.set(name, [...(results.get(name) ?? []), await measured(call, body)])
-    const best = (name: string, at: 0 | 1): number =>
-      Math.min(...(results.get(name) ?? []).map((one) => one[at]))
+    const times = new Map(rows.map(([name]) => [name, [[], []] as [number[], number[]]]))
+    const timed = async <T>(into: number[] | undefined, work: () => Promise<T>): Promise<T> => {
+      const began = performance.now()
+      const result = await work()
+      into?.push(performance.now() - began)
+      return result
+    }
+    // In turns, one sandbox each, so that what else the machine does meets all of them alike.
+    for (let turn = 0; turn < TURNS; turn++)
+      for (const [name, call, body] of rows.toSorted(() => Math.random() - 0.5)) {
+        const [creates, execs] = times.get(name) ?? []
+        const id = (await timed(creates, () => call('POST', '/v1/sandboxes', body) as Promise<Answer>)).json
+          .id
+        for (let run = 0; run < 5; run++)
+          await timed(execs, async () => call('POST', `/v1/sandboxes/${id}/exec`, { command: 'true' }))
+        await call('DELETE', `/v1/sandboxes/${id}`, {})
+      }
+    const best = (name: string, at: 0 | 1): number => percentile(times.get(name)?.[at] ?? [], 0.25)
     for (const [name] of rows)
       console.log(`${name}: create ${best(name, 0).toFixed(1)} ms, exec ${best(name, 1).toFixed(1)} ms`)
     const ratio = (a: string, b: string): string =>
@@ -156,139 +150,3 @@ describe.runIf(FULL)('what a fleet costs', () => {
     await store.close()
   })
 })
-
-describe.runIf(FULL)('faults under load', () => {
-  test(`${ROUNDS} rounds of a random fault`, { timeout: 7_200_000 }, async () => {
-    const witness = await startWitness()
-    const url = postgres.fresh('faults')
-    const fleet = await startProcesses(url, { names: ['n1', 'n2', 'n3'], rest: witness.config })
-    try {
-      const rounds = new FaultRounds(fleet, witness)
-      for (let round = 0; round < ROUNDS; round++) await rounds.round(round)
-      console.log(rounds.report())
-      expect(rounds.old, 'effects of an old epoch after a takeover').toBe(0)
-      expect(rounds.lostRecords, 'acknowledged sandboxes without a record').toBe(0)
-      expect(percentile(rounds.takeovers, 0.99)).toBeLessThanOrEqual(LEASE_MS + 1000)
-      const quota = await openStore({ stateDir: '/tmp', databaseUrl: url })
-      const left = await quota.read(
-        "SELECT COUNT(*) AS n FROM sandboxes WHERE state NOT IN ('destroyed', 'failed')",
-      )
-      await quota.close()
-      expect(Number(left[0]?.n)).toBe(rounds.alive)
-    } finally {
-      await fleet.close()
-      await witness.close()
-    }
-  })
-})
-
-type Fault = 'kill' | 'stop' | 'database' | 'restart'
-
-class FaultRounds {
-  readonly takeovers: number[] = []
-  readonly #fleet: Processes
-  readonly #witness: Witness
-  readonly #counts = new Map<Fault, number>()
-  #nodes: NodeProcess[]
-  old = 0
-  fenced = 0
-  lostRecords = 0
-  alive = 0
-
-  constructor(fleet: Processes, witness: Witness) {
-    this.#fleet = fleet
-    this.#witness = witness
-    this.#nodes = [...fleet.nodes]
-  }
-
-  async round(round: number): Promise<void> {
-    const fault = (['kill', 'stop', 'database', 'restart'] as const)[round % 4] as Fault
-    this.#counts.set(fault, (this.#counts.get(fault) ?? 0) + 1)
-    await this.#revive()
-    const victim = round % 3
-    const other = this.#nodes[(victim + 1) % 3] as NodeProcess
-    const node = this.#nodes[victim] as NodeProcess
-    const names = [`r${round}a`, `r${round}b`]
-    const ids = await Promise.all(names.map((name) => this.#beating(other, node.name, name)))
-    if (fault === 'database') await this.#outage(other, ids, names)
-    else await this.#takeover({ fault, node, other, ids, names, victim })
-    await Promise.all(ids.map((id) => other.call('DELETE', `/v1/sandboxes/${id}`)))
-  }
-
-  /** On a busy machine a node may lose its lease by itself; its engine would start it again. */
-  async #revive(): Promise<void> {
-    for (const [at, { child, name, dir }] of this.#nodes.entries()) {
-      if (child.exitCode === null && child.signalCode === null) continue
-      this.fenced++
-      this.#nodes[at] = await this.#fleet.start(name, { dir })
-    }
-  }
-
-  async #beating(through: NodeProcess, node: string, name: string): Promise<string> {
-    let id = ''
-    const isUp = await until(async () => {
-      const body = { network: { mode: 'fetch' }, placement: { node } }
-      const made = await through.call('POST', '/v1/sandboxes', { body }).catch(() => undefined)
-      id = made?.status === 201 ? made.json.id : ''
-      return id !== ''
-    })
-    if (!isUp) throw new Error(`no sandbox on ${node}`)
-    const body = { command: this.#witness.command(name), background: true }
-    await through.call('POST', `/v1/sandboxes/${id}/exec`, { body })
-    if (!(await until(() => this.#witness.of(name).length > 2))) throw new Error(`${name} does not beat`)
-    return id
-  }
-
-  /** The database is away for longer than the lease: everything goes on afterwards. */
-  async #outage(other: NodeProcess, ids: readonly string[], names: readonly string[]): Promise<void> {
-    postgres.freeze()
-    await new Promise((resolve) => setTimeout(resolve, LEASE_MS + 500))
-    postgres.thaw()
-    const counts = names.map((name) => this.#witness.of(name).length)
-    const goesOn = await until(() =>
-      names.every((name, at) => this.#witness.of(name).length > (counts[at] ?? 0)),
-    )
-    if (!goesOn) this.lostRecords++
-    for (const id of ids)
-      await until(async () => (await other.call('GET', `/v1/sandboxes/${id}`)).status === 200)
-  }
-
-  async #takeover(parts: {
-    readonly fault: Fault
-    readonly node: NodeProcess
-    readonly other: NodeProcess
-    readonly ids: readonly string[]
-    readonly names: readonly string[]
-    readonly victim: number
-  }): Promise<void> {
-    const { fault, node, other, ids, names, victim } = parts
-    node.child.kill(fault === 'stop' ? 'SIGSTOP' : 'SIGKILL')
-    const began = performance.now()
-    if (fault === 'restart') this.#nodes[victim] = await this.#fleet.start(node.name, { dir: node.dir })
-    for (const id of ids) {
-      const isLost = await until(
-        async () => (await other.call('GET', `/v1/sandboxes/${id}`)).json?.state === 'failed',
-        15_000,
-      )
-      if (!isLost) this.lostRecords++
-    }
-    const takenOver = performance.now()
-    this.takeovers.push(takenOver - began)
-    if (fault === 'stop') {
-      node.child.kill('SIGCONT')
-      await node.ended
-    }
-    await new Promise((resolve) => setTimeout(resolve, 300))
-    this.old += names.flatMap((name) => this.#witness.of(name)).filter(({ at }) => at > takenOver).length
-    if (fault !== 'restart') this.#nodes[victim] = await this.#fleet.start(node.name, { dir: node.dir })
-  }
-
-  report(): string {
-    const faults = [...this.#counts].map(([name, count]) => `${count} ${name}`).join(', ')
-    return [
-      `faults: ${faults}`,
-      `effects of an old epoch after a takeover: ${this.old}; acknowledged records lost: ${this.lostRecords}; fenced besides: ${this.fenced}`,
-      `takeover p50 ${Math.round(percentile(this.takeovers, 0.5))} ms, p99 ${Math.round(percentile(this.takeovers, 0.99))} ms (lease ${LEASE_MS} ms)`,
-    ].join('\n')
-  }
-}

@@ -39,6 +39,8 @@ export type NodeConfig = {
   /** More lines of [cluster], and further tables. */
   readonly cluster?: string
   readonly rest?: string
+  readonly env?: Readonly<Record<string, string>>
+  readonly version?: string
 }
 
 /** Makes the database a cluster's; returns its key. */
@@ -96,10 +98,11 @@ async function startNode(
   const server = await startServer({
     port: 0,
     config: file,
-    env: { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: state },
+    env: { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: state, ...more.env },
     cwd: dir,
     databaseUrl,
     role,
+    ...(more.version && { version: more.version }),
     mounts: [answerContract],
     log: (line) => said.push(line),
     onFenced: () => {

@@ -52,6 +52,11 @@ test('a database that is away for longer than the lease freezes the sandboxes, a
   const fleet = await newFleet(2, 1)
   const [one, two] = fleet.nodes as [Fleet['nodes'][number], Fleet['nodes'][number]]
   const id = await beating(fleet, 'n1', 'outage')
+  const again = await one.call('POST', '/v1/sandboxes', {
+    key: fleet.admin,
+    body: { restart: true, placement: { node: 'n1' } },
+  })
+  expect(again.status, again.text).toBe(201)
   postgres.freeze()
   const node = one.server.parts.cluster?.node
   expect(await until(() => node?.isHeld === false)).toBe(true)
@@ -65,6 +70,12 @@ test('a database that is away for longer than the lease freezes the sandboxes, a
   const seen = await two.call('GET', `/v1/sandboxes/${id}`, { key: fleet.admin })
   expect(seen.json, seen.text).toMatchObject({ state: 'executing' })
   expect(one.isFenced() || two.isFenced()).toBe(false)
+  // Another node could have started this one meanwhile, so it ended with the lease, and starts again.
+  const restarted = await until(async () => {
+    const { json } = await two.call('GET', `/v1/sandboxes/${again.json.id}`, { key: fleet.admin })
+    return json.state === 'ready' && json.generation === 2
+  })
+  expect(restarted).toBe(true)
 })
 
 test('a node whose epoch is over ends its sandboxes, and nothing that it writes counts', async () => {

@@ -20,14 +20,20 @@ export type NodeProcess = {
   readonly call: (method: string, path: string, options?: CallOptions) => Promise<Answer>
 }
 
+export type StartOptions = {
+  readonly dir?: string
+  /** What runs the program. */
+  readonly wrap?: readonly string[]
+  /** Where it listens for clients and other nodes; default: loopback. */
+  readonly address?: string
+  readonly env?: Readonly<Record<string, string>>
+}
+
 export type Processes = {
   readonly key: string
   readonly nodes: NodeProcess[]
   /** Starts a node; with the directory of an earlier one that one again. */
-  readonly start: (
-    name: string,
-    more?: { readonly dir?: string; readonly wrap?: readonly string[] },
-  ) => Promise<NodeProcess>
+  readonly start: (name: string, more?: StartOptions) => Promise<NodeProcess>
   readonly close: () => Promise<void>
 }
 
@@ -37,23 +43,34 @@ export async function startProcesses(
     names,
     leaseSecs = 3,
     rest = '',
-  }: { readonly names: readonly string[]; readonly leaseSecs?: number; readonly rest?: string },
+    each = () => ({}),
+  }: {
+    readonly names: readonly string[]
+    readonly leaseSecs?: number
+    readonly rest?: string
+    readonly each?: (name: string) => StartOptions
+  },
 ): Promise<Processes> {
   const clusterKey = await newCluster(databaseUrl)
   const nodes: NodeProcess[] = []
   let key = ''
-  const start: Processes['start'] = async (
-    name,
-    { dir = mkdtempSync(join(tmpdir(), 'rf-cluster-')), wrap = [] } = {},
-  ) => {
+  const start: Processes['start'] = async (name, more = {}) => {
+    const options = { ...each(name), ...more }
+    const { dir = mkdtempSync(join(tmpdir(), 'rf-cluster-')), wrap = [], address, env = {} } = options
     const state = join(dir, 'state')
     mkdirSync(state, { recursive: true, mode: 0o700 })
     clusterKey.save(join(state, 'cluster.key'))
     writeFileSync(
       join(dir, 'ringfence.toml'),
-      `${rest}\n[cluster]\nname = "${name}"\nlease_secs = ${leaseSecs}\n`,
+      [
+        rest,
+        ...(address ? [`[server]\nhosts = ["${address}"]`] : []),
+        `[cluster]\nname = "${name}"\nlease_secs = ${leaseSecs}`,
+        ...(address ? [`listen = "${address}:4300"`] : []),
+        '',
+      ].join('\n'),
     )
-    const node = await launch({ name, dir, databaseUrl, wrap, printKey: key === '' })
+    const node = await launch({ name, dir, databaseUrl, wrap, address, env, printKey: key === '' })
     key ||= node.key
     nodes.push(node)
     return {
@@ -90,6 +107,8 @@ type Launch = {
   readonly dir: string
   readonly databaseUrl: string
   readonly wrap: readonly string[]
+  readonly address: string | undefined
+  readonly env: Readonly<Record<string, string>>
   readonly printKey: boolean
 }
 
@@ -98,6 +117,8 @@ async function launch({
   dir,
   databaseUrl,
   wrap,
+  address,
+  env,
   printKey,
 }: Launch): Promise<NodeProcess & { readonly key: string }> {
   const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
@@ -109,6 +130,7 @@ async function launch({
     '--json',
     '--port',
     '0',
+    ...(address ? ['--host', address, '--insecure-bind'] : []),
     ...(printKey ? ['--print-key'] : []),
     '--config',
     join(dir, 'ringfence.toml'),
@@ -116,7 +138,7 @@ async function launch({
     databaseUrl,
   ]
   const child = spawn(argv[0] as string, argv.slice(1), {
-    env: { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: join(dir, 'state') },
+    env: { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: join(dir, 'state'), ...env },
     cwd: dir,
     stdio: ['ignore', 'pipe', 'pipe'],
   })

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { countOf } from '../backends/persistent-sandbox.ts'
 import { type Postgres, startPostgres } from '../server/postgres.ts'
 import { descendants, isAlive, until } from '../server/process.ts'
 import { type NodeProcess, type Processes, startProcesses } from './processes.ts'
@@ -58,11 +59,14 @@ test('a node that is stopped for longer than its lease has nothing left running 
   const id = await beating('stopped', 'n3')
   const below = descendants(three.pid)
   expect(below.length).toBeGreaterThan(0)
+  expect(countOf(`:${witness.port}/stopped`)).toBeGreaterThan(0)
   three.child.kill('SIGSTOP')
   expect(
     await until(async () => (await one.call('GET', `/v1/sandboxes/${id}`)).json.state === 'failed'),
   ).toBe(true)
   const takenOver = performance.now()
+  // The sandbox has ended by its own clock, while its node stands still.
+  expect(await until(() => countOf(`:${witness.port}/stopped`) === 0)).toBe(true)
   three.child.kill('SIGCONT')
   expect(await three.ended).toBe(75)
   expect(await until(() => below.filter(isAlive).length === 0)).toBe(true)

@@ -15,20 +15,21 @@ export type Witness = {
 
 type Beat = { readonly name: string; readonly epoch: number; readonly at: number }
 
-export async function startWitness(): Promise<Witness> {
+/** `address`: where it listens; default: loopback. */
+export async function startWitness(address = '127.0.0.1'): Promise<Witness> {
   const beats: Beat[] = []
   const server = createServer((request, response) => {
     const [, name = '', epoch = '0'] = (request.url ?? '').split('/')
     beats.push({ name, epoch: Number(epoch), at: performance.now() })
     response.end('ok')
   })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  await new Promise<void>((resolve) => server.listen(0, address, resolve))
   const { port } = server.address() as AddressInfo
-  const url = (name: string, epoch: number): string => `http://127.0.0.1:${port}/${name}/${epoch}`
+  const url = (name: string, epoch: number): string => `http://${address}:${port}/${name}/${epoch}`
   return {
     port,
     beats,
-    config: `[network]\nallow_private = ["127.0.0.1"]\nallow_hosts = ["127.0.0.1:${port}"]\n[[policy.rule]]\nprefix = ["curl"]\naction = "sandbox"\n`,
+    config: `[network]\nallow_private = ["${address}"]\nallow_hosts = ["${address}:${port}"]\n[[policy.rule]]\nprefix = ["curl"]\naction = "sandbox"\n`,
     command: (name, epoch = 1) =>
       `while :; do curl -s -m 5 --noproxy x.invalid -x http://127.0.0.1:3128 ${url(name, epoch)} >/dev/null; sleep 0.05; done`,
     of: (name) => beats.filter((beat) => beat.name === name),

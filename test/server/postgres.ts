@@ -1,5 +1,14 @@
-import { execFileSync, spawn } from 'node:child_process'
-import { chmodSync, chownSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import {
+  appendFileSync,
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { childrenOf } from '../../src/host/system.ts'
@@ -12,6 +21,8 @@ export type Postgres = {
   /** Stops every process of it where it stands (SIGSTOP), until `thaw`. */
   readonly freeze: () => void
   readonly thaw: () => void
+  /** Stops it, which cuts all connections, and starts it again. */
+  readonly restart: () => Promise<void>
   readonly stop: () => Promise<void>
 }
 
@@ -27,7 +38,8 @@ function programs(): string | undefined {
 
 export const hasPostgres = programs() !== undefined
 
-export async function startPostgres(): Promise<Postgres> {
+/** `address`: where it also listens for TCP, for clients in that network. */
+export async function startPostgres({ address }: { readonly address?: string } = {}): Promise<Postgres> {
   const bin = programs()
   if (!bin) throw new Error('postgresql is not installed: npm run setup')
   const dir = mkdtempSync(join(tmpdir(), 'rf-pg-'))
@@ -49,21 +61,34 @@ export async function startPostgres(): Promise<Postgres> {
     '-k',
     dir,
     '-c',
-    'listen_addresses=',
+    `listen_addresses=${address ?? ''}`,
     '-c',
     'max_connections=60',
   ]
+  if (address) appendFileSync(join(data, 'pg_hba.conf'), 'host all all samenet trust\n')
   const [file, ...args] = argv as [string, ...string[]]
-  const server = spawn(file, args, { cwd: dir, stdio: 'ignore' })
-  const url = (name: string): string => `postgres://ringfence@/${name}?host=${encodeURIComponent(dir)}`
-  for (let tries = 0; ; tries++) {
-    try {
-      run(join(bin, 'psql'), '-h', dir, '-U', 'ringfence', '-d', 'postgres', '-c', 'select 1')
-      break
-    } catch (error) {
-      if (tries > 100) throw error
-      await new Promise((resolve) => setTimeout(resolve, 100))
+  const url = (name: string): string =>
+    address
+      ? `postgres://ringfence@${address}/${name}`
+      : `postgres://ringfence@/${name}?host=${encodeURIComponent(dir)}`
+  const launch = async (): Promise<ChildProcess> => {
+    const child = spawn(file, args, { cwd: dir, stdio: 'ignore' })
+    for (let tries = 0; ; tries++) {
+      try {
+        run(join(bin, 'psql'), '-h', dir, '-U', 'ringfence', '-d', 'postgres', '-c', 'select 1')
+        return child
+      } catch (error) {
+        if (tries > 100) throw error
+        await new Promise((resolve) => setTimeout(resolve, 100))
+      }
     }
+  }
+  let server = await launch()
+  const stop = async (): Promise<void> => {
+    const ended = new Promise((resolve) => server.once('exit', resolve))
+    // Through pg_ctl: behind runuser the process that we started is not the server itself.
+    run(join(bin, 'pg_ctl'), '-D', data, '-m', 'immediate', 'stop')
+    await ended
   }
   const fresh = (name: string): string => {
     run(join(bin, 'createdb'), '-h', dir, '-U', 'ringfence', name)
@@ -82,11 +107,12 @@ export async function startPostgres(): Promise<Postgres> {
       // PLATFORM: runuser stops itself together with what it runs.
       server.kill('SIGCONT')
     },
+    restart: async () => {
+      await stop()
+      server = await launch()
+    },
     stop: async () => {
-      const ended = new Promise((resolve) => server.once('exit', resolve))
-      // Through pg_ctl: behind runuser the process that we started is not the server itself.
-      run(join(bin, 'pg_ctl'), '-D', data, '-m', 'immediate', 'stop')
-      await ended
+      await stop()
       rmSync(dir, { recursive: true, force: true })
     },
   }

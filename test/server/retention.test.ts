@@ -51,6 +51,10 @@ const sandboxRow = (id: string, more: Row) => ({
   expiresAt: null,
   endedAt: OLD,
   byOperator: 0,
+  generation: 1,
+  idleMs: null,
+  ttlMs: null,
+  restore: null,
   ...more,
 })
 

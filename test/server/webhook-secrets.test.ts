@@ -187,7 +187,7 @@ test('a secret opens only for its own webhook, whole, with its own or an earlier
 })
 
 test('a server that joins a cluster, or leaves it, keeps its secrets', async () => {
-  const { webhookSecretsOf } = await import('../../src/compose/serve-cluster.ts')
+  const { webhookSecretsOf } = await import('../../src/compose/server-secrets.ts')
   const stateDir = mkdtempSync(join(base, 'joins-'))
   const ringfence = { config: {}, stateDir } as never
   const alone = webhookSecretsOf(ringfence, undefined)

@@ -4,7 +4,7 @@
 #define RINGFENCE_PROTOCOL_H
 
 /* Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-enum { PROTOCOL_VERSION = 7 };
+enum { PROTOCOL_VERSION = 8 };
 
 /* One frame is a letter (1 byte), an id (4 bytes), a length (4 bytes) and the payload; numbers are little endian. The id names a command or a stream; 0 is the sandbox itself. */
 enum frame_type {
@@ -35,6 +35,7 @@ enum frame_type {
   FRAME_EXPECT = 'e', /* from the host: during setup: `is` or `not`, path, device and inode of each mount */
   FRAME_IDENTITY = 'i', /* from the host: to a virtual machine: seed, time and names; after every clone and every resume */
   FRAME_LEAVE = 'l', /* from the host: empty: the container ends and the machine waits for the next setup */
+  FRAME_LEASE = 't', /* from the host: 4 bytes: milliseconds after which the sandbox ends itself unless the lease is renewed; 0: without end */
   FRAME_VERDICT = 'a', /* from the host: token (4 bytes), then 1 byte: 1 starts what `sudo` asked for, 0 refuses it */
   FRAME_DATA = 'D', /* both ways: bytes of a stream */
   FRAME_END = 'Q', /* both ways: empty: no more bytes from this side */

@@ -3,6 +3,7 @@
 #include "common/event_loop.h"
 #include "limits/limits.h"
 #include "session/commands.h"
+#include "session/lease.h"
 #include "session/process_tree.h"
 #include "session/streams.h"
 #include "session/subreaper.h"
@@ -69,6 +70,7 @@ static void handle_frame(enum frame_type type, uint32_t id, char *payload, size_
   if (type == FRAME_LEAVE && machine_helper >= 0) _exit(EXIT_LEFT);
   if (type == FRAME_COMMAND) return start_command(id, payload, length);
   if (type == FRAME_VERDICT) return sudo_handle_verdict(payload, length);
+  if (type == FRAME_LEASE) return lease_renew(length == 4 ? payload_number(payload, 4) : 1);
   if (type == FRAME_FREEZE) return commands_freeze(length == 1 && payload[0] == 1);
   if (type == FRAME_CONNECT) return stream_connect(id, length == 2 ? payload_number(payload, 2) : 0);
   if (stream_handle_frame(type, id, payload, length)) return;

@@ -1,7 +1,7 @@
 // Generated from guest/protocol.json by scripts/protocol.mjs; do not edit.
 
 /** Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-export const PROTOCOL_VERSION = '7'
+export const PROTOCOL_VERSION = '8'
 
 /** Letters of the frames that the agent sends. */
 export const AGENT_FRAMES = {
@@ -71,6 +71,8 @@ export const HOST_FRAMES = {
   identity: 'i',
   /** empty: the container ends and the machine waits for the next setup */
   leave: 'l',
+  /** 4 bytes: milliseconds after which the sandbox ends itself unless the lease is renewed; 0: without end */
+  lease: 't',
   /** token (4 bytes), then 1 byte: 1 starts what `sudo` asked for, 0 refuses it */
   verdict: 'a',
   /** bytes of a stream */

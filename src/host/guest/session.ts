@@ -90,6 +90,11 @@ export class Session implements FrameSender {
     this.send('freeze', 0, Uint8Array.of(still ? 1 : 0))
   }
 
+  /** The sandbox ends itself after this time unless the lease is renewed; 0: without end. */
+  lease(ms: number): void {
+    this.sendNumber('lease', 0, Math.min(0xffffffff, Math.ceil(ms)))
+  }
+
   /** Gives a virtual machine its own identity and the current time. */
   async renew(identity: Uint8Array): Promise<void> {
     const done = new Promise<void>((resolve) => this.#renewed.push(resolve))

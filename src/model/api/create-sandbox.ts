@@ -112,6 +112,8 @@ export const createShape = object({
   idle_ms: optional(ms()),
   /** Where in a cluster it runs. */
   placement: optional(placementShape),
+  /** In a cluster: another node starts it again from its last snapshot when its node is lost or drained. */
+  restart: optional(boolean()),
   agent_id: optional(text({ max: 256 })),
 })
 /** A parsed create. */

@@ -45,6 +45,8 @@ export const sandboxFields = {
   metadata: record(string()),
   public_ports: described('ports are reachable without a key', boolean()),
   review: described('changes to host directories need approval', boolean()),
+  restart: described('another node starts it again when its node is lost', boolean()),
+  generation: described('1, and one more each time another node takes the sandbox over', integer()),
   agent_id: nullable(string()),
   tenant: string(),
 }

@@ -143,6 +143,11 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   microvm: 'Virtual machines.',
   'microvm.driver':
     'The hypervisor. Only `qemu` runs sandboxes today; `ringfence doctor` says what the others lack on this host.',
+  storage:
+    'An S3-compatible store for the archives of a cluster. Credentials come from `RINGFENCE_STORAGE_KEY_ID` and `RINGFENCE_STORAGE_SECRET`, or from `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.',
+  'storage.url': 'The bucket, and a prefix if it has other things too: `https://host/bucket/prefix`.',
+  'storage.region': 'The region that requests are signed for. Absent: `us-east-1`.',
+  'storage.encrypt': "Encrypts archives with the cluster's key before they leave a node. Absent: no.",
   cluster: 'This server as a node of a cluster.',
   'cluster.name': 'How people call this node. Absent: the name of the machine.',
   'cluster.role': [

@@ -9,6 +9,7 @@ import { problem } from '../problem.ts'
 import type { CreateRouter } from './create-router.ts'
 import { askPeer, forwardUpgrade, passAnswer, unreachable } from './forward.ts'
 import { archiveIn, sendArchive } from './peer-archives.ts'
+import { carryOut, orderIn, type PeerOrder } from './peer-takeover.ts'
 import type { PeerConnections } from './peers.ts'
 import { type Subject, subjectOf } from './request-owner.ts'
 
@@ -22,6 +23,8 @@ export type RouterParts = {
   readonly volumeOwner: (headers: IncomingMessage['headers'], idOrName: string) => Promise<string | undefined>
   /** The file of an archive that this node has. */
   readonly archivePath: (name: string) => string | undefined
+  /** What another node asks of this one. */
+  readonly carryOut: (order: PeerOrder) => Promise<boolean>
   readonly metrics: Metrics
   readonly log: (line: string) => void
 }
@@ -81,6 +84,8 @@ export class ClusterRouter {
   async fromPeer(request: IncomingMessage, response: ServerResponse, local: Local): Promise<void> {
     const archive = archiveIn(request)
     if (archive !== undefined) return sendArchive(response, this.#parts.archivePath(archive))
+    const order = orderIn(request)
+    if (order) return carryOut(request, response, order, this.#parts.carryOut)
     const subject = subjectOf(request)
     if (subject?.kind === 'sandbox' && (await this.#isMisdirected(subject.id)))
       return void response.writeHead(MISDIRECTED).end()

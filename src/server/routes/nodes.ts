@@ -51,7 +51,8 @@ function clusterOf({ cluster }: ServerParts): ClusterParts {
 const ONE = { 200: { description: 'the node', shape: nodeShape } } as const
 const SUMMARIES = {
   cordon: 'Let a node take no new sandboxes',
-  drain: 'Let a node take no new sandboxes until it is started again or uncordoned; those that it has go on',
+  drain:
+    'Let a node take no new sandboxes, and move those that are paused or may restart to other nodes; the rest goes on',
   uncordon: 'Let a node take new sandboxes again',
 } as const
 const SCHEDULES = { cordon: 'cordoned', drain: 'draining', uncordon: 'open' } as const

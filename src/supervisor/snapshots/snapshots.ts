@@ -5,6 +5,7 @@ import type { Principal } from '../access/keys.ts'
 import type { OpenSandboxOptions } from '../gate.ts'
 import type { Images } from '../images/images.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
+import type { OpenSandbox } from '../open-sandbox.ts'
 import type { Created } from '../provisioner.ts'
 import type { Sandbox } from '../sandbox.ts'
 import type { Supervisor } from '../supervisor.ts'
@@ -88,30 +89,51 @@ export class Snapshots {
     await this.#parts.templates.remove(found)
   }
 
+  /**
+   * The files with which a sandbox moves to another node, when that node or the store of archives has them; undefined: none of them
+   * could. INVARIANT: called while nothing runs in the sandbox.
+   */
+  async forMove(entry: LiveSandbox, live: OpenSandbox): Promise<Template | undefined> {
+    const { templates } = this.#parts
+    const kept = await templates.secure(await this.#archive(entry, live, { kind: 'move', name: null }))
+    if (kept.data.copies || kept.data.archives?.every(({ chunks }) => chunks)) return kept
+    await templates.remove(kept)
+    return undefined
+  }
+
+  async #archive(
+    { row }: LiveSandbox,
+    live: OpenSandbox,
+    { kind, name }: Pick<Template, 'kind' | 'name'>,
+  ): Promise<Template> {
+    const { templates, newId } = this.#parts
+    const { env, template } = JSON.parse(row.spec) as Spec
+    const from = template === undefined ? undefined : await templates.find(row.tenant, template)
+    const { image, workdir, user } = from?.data ?? {}
+    const data = {
+      ...(env ? { env } : {}),
+      ...(image === undefined ? {} : { image }),
+      ...(workdir === undefined ? {} : { workdir }),
+      ...(user === undefined ? {} : { user }),
+    }
+    const record = { id: newId('snp'), kind, tenant: row.tenant, name, sandboxId: row.id }
+    const directories = [...live.plan.own, TEMPORARY]
+    return templates.keep(live, directories, { ...record, createdAt: Date.now(), data })
+  }
+
   #keep(entry: LiveSandbox, name: string | null): Promise<Template> {
-    const { templates, trail, newId } = this.#parts
+    const { templates, trail } = this.#parts
     return entry.serially(async () => {
       const live = entry.ready()
       const done = entry.begin()
-      const { id, tenant } = entry.row
-      const record = { id: newId('snp'), kind: 'snapshot' as const, tenant, name, sandboxId: id }
+      const { id } = entry.row
       try {
-        const directories = [...live.plan.own, TEMPORARY]
-        const { env, template } = JSON.parse(entry.row.spec) as Spec
-        const from = template === undefined ? undefined : await templates.find(tenant, template)
-        const { image, workdir, user } = from?.data ?? {}
-        const data = {
-          ...(env ? { env } : {}),
-          ...(image === undefined ? {} : { image }),
-          ...(workdir === undefined ? {} : { workdir }),
-          ...(user === undefined ? {} : { user }),
-        }
-        const kept = await live.still(() =>
-          templates.keep(live, directories, { ...record, createdAt: Date.now(), data }),
-        )
+        const { restart } = JSON.parse(entry.row.spec) as Spec
+        const kept = await live.still(() => this.#archive(entry, live, { kind: 'snapshot', name }))
         const reason = `snapshot ${kept.id}`
         await trail.append({ event: 'SandboxState', sandbox_id: id, state: 'ready', reason })
-        return kept
+        // What a sandbox restarts from must not be on its own node only.
+        return restart ? await templates.secure(kept) : kept
       } finally {
         done()
       }

@@ -1,8 +1,9 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { createReadStream, existsSync, mkdirSync, utimesSync } from 'node:fs'
-import { open, opendir, rename, rm, stat } from 'node:fs/promises'
+import { type FileHandle, open, opendir, rename, rm, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
+import { releaseChunks, useChunks } from '../../store/chunks.ts'
 import {
   hasSnapshot,
   listSnapshots,
@@ -10,8 +11,10 @@ import {
   removeSnapshot,
   type SnapshotQuery,
   type SnapshotRow,
+  uselessMoves,
 } from '../../store/snapshots.ts'
 import type { Store } from '../../store/sql.ts'
+import type { ArchiveStore } from '../archives/archive-store.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 
 /** What a sandbox gets from a template, beside its files. */
@@ -37,18 +40,30 @@ export type TemplateData = {
   readonly paths?: readonly string[]
   /** In a cluster: the node that has the archives, and what they are. */
   readonly node?: string
+  /** Other nodes that keep a copy. */
+  readonly copies?: readonly string[]
   readonly archives?: readonly Archive[]
 }
 
 /** One file of a template. Its name and its content never change. */
-export type Archive = { readonly name: string; readonly sha256: string; readonly bytes: number }
+export type Archive = {
+  readonly name: string
+  readonly sha256: string
+  readonly bytes: number
+  /** The hashes of its chunks, if it is in the archive store. */
+  readonly chunks?: readonly string[]
+}
 
 /** Where the archives of other nodes come from. */
 export type SharedArchives = {
   /** This node. */
   readonly node: string
-  /** The bytes of an archive that another node has. */
-  readonly fetch: (node: string, archive: Archive) => Promise<AsyncIterable<Uint8Array>>
+  /** The bytes of an archive that one of these nodes has. */
+  readonly fetch: (nodes: readonly string[], archive: Archive) => Promise<AsyncIterable<Uint8Array>>
+  /** The store that all nodes share; absent: archives are only on nodes. */
+  readonly store?: ArchiveStore | undefined
+  /** Lets another node keep a copy; returns the nodes that have one. */
+  readonly copy: (template: Pick<Template, 'id' | 'tenant'>) => Promise<readonly string[]>
 }
 
 /** A template or snapshot with its parsed data. */
@@ -165,7 +180,7 @@ export class Templates {
       throw error
     }
     const own = disk ? { disk, own: live.plan.own } : {}
-    const shared = await this.#described(record.id, packed.length, disk)
+    const shared = await this.#described(record, packed.length, disk)
     const data = { ...record.data, places: packed.length, paths: packed, ...own, ...shared }
     const kept = { ...record, backend: live.backend, data }
     await this.save(kept)
@@ -174,37 +189,69 @@ export class Templates {
 
   /** What other nodes need to get the archives, and to know that they got them whole. */
   async #described(
-    id: string,
+    { id, tenant }: Pick<Template, 'id' | 'tenant'>,
     places: number,
     disk: boolean,
   ): Promise<Pick<TemplateData, 'node' | 'archives'>> {
-    if (!this.#shared) return {}
+    const shared = this.#shared
+    if (!shared) return {}
     const files = Array.from({ length: places }, (_, index) => this.#archive(id, index))
-    const archives = await Promise.all([...files, ...(disk ? [this.#disk(id)] : [])].map(archiveOf))
-    return { node: this.#shared.node, archives }
+    const archives = await Promise.all(
+      [...files, ...(disk ? [this.#disk(id)] : [])].map(async (path) => {
+        const chunks = await shared.store?.upload(tenant, path)
+        return { ...(await archiveOf(path)), ...(chunks && { chunks }) }
+      }),
+    )
+    return { node: shared.node, archives }
   }
 
   /** Brings the archives of a template here that another node has; complete and unchanged, or not at all. */
-  async bring({ data }: Pick<Template, 'data'>): Promise<void> {
-    const { node, archives = [] } = data
-    if (!this.#shared || node === undefined || node === this.#shared.node) return
+  async bring({ tenant, data }: Pick<Template, 'tenant' | 'data'>): Promise<void> {
+    const { node, copies = [], archives = [] } = data
+    if (!this.#shared || node === undefined) return
+    const others = [node, ...copies].filter((one) => one !== this.#shared?.node)
     for (const archive of archives) {
       if (existsSync(join(this.#dir, archive.name))) continue
-      const under = this.#bringing.get(archive.name) ?? this.#bringOne(node, archive)
+      const under = this.#bringing.get(archive.name) ?? this.#bringOne(tenant, others, archive)
       this.#bringing.set(archive.name, under)
       await under.finally(() => this.#bringing.delete(archive.name))
     }
   }
 
-  async #bringOne(node: string, archive: Archive): Promise<void> {
-    const bytes = await (this.#shared as SharedArchives).fetch(node, archive)
-    await written(join(this.#dir, archive.name), unchanged(bytes, archive))
+  async #bringOne(tenant: string, nodes: readonly string[], archive: Archive): Promise<void> {
+    const { store, fetch } = this.#shared as SharedArchives
+    const path = join(this.#dir, archive.name)
+    if (store && archive.chunks) {
+      const bytes = store.download(tenant, archive.chunks)
+      const missing = await written(path, unchanged(bytes, archive)).catch((error: unknown) => ({ error }))
+      if (!missing) return
+      // A node that has it is as good.
+      if (nodes.length === 0) throw missing.error
+    }
+    await written(path, unchanged(await fetch(nodes, archive), archive))
+  }
+
+  /** Makes the archives outlive this node, if there is another one. */
+  async secure(template: Template): Promise<Template> {
+    if (template.data.archives?.every(({ chunks }) => chunks)) return template
+    const copies = (await this.#shared?.copy(template)) ?? []
+    if (copies.length === 0) return template
+    const secured = { ...template, data: { ...template.data, copies } }
+    await this.save(secured)
+    return secured
   }
 
   /** The file of an archive that this server has, for another node. */
   archivePath(name: string): string | undefined {
     const path = join(this.#dir, name)
     return ARCHIVE.test(name) && existsSync(path) ? path : undefined
+  }
+
+  /** Removes files with which sandboxes moved and that nothing needs any more. Returns how many. */
+  async sweepMoves(before: number): Promise<number> {
+    const rows = await uselessMoves(this.#store, before)
+    for (const row of rows) await this.remove(toTemplate(row))
+    return rows.length
   }
 
   /** Removes archives whose record is gone: another node removed it. Returns how many. */
@@ -241,12 +288,27 @@ export class Templates {
   }
 
   async save(template: Template): Promise<void> {
-    await this.#store.write((tx) => putSnapshot(tx, { ...template, data: JSON.stringify(template.data) }))
+    const { id, tenant, data } = template
+    const { store } = this.#shared ?? {}
+    const hashes = store ? (data.archives ?? []).flatMap(({ chunks = [] }) => chunks) : []
+    const names = hashes.map((hash) => store?.nameOf(tenant, hash) as string)
+    // INVARIANT: a record is there only when everything that it needs is stored, and keeps it there.
+    const isComplete = await this.#store.write(async (tx) => {
+      if (!(await useChunks(tx, id, names))) return false
+      await putSnapshot(tx, { ...template, data: JSON.stringify(data) })
+      return true
+    })
+    if (!isComplete)
+      throw new SandboxError('conflict', 'a part of the archive was removed', { hint: 'try again' })
   }
 
   /** Restores the files of a template into a new sandbox. */
-  async restore(live: OpenSandbox, directories: readonly string[], { id, data }: Template): Promise<void> {
-    await this.bring({ data })
+  async restore(
+    live: OpenSandbox,
+    directories: readonly string[],
+    { id, tenant, data }: Template,
+  ): Promise<void> {
+    await this.bring({ tenant, data })
     for (const [index, directory] of (data.paths ?? directories.slice(0, data.places)).entries()) {
       const file = this.#archive(id, index)
       // SECURITY: only into the sandbox's private directories, never into a mount of the host.
@@ -262,7 +324,10 @@ export class Templates {
   }
 
   async remove({ id, data }: Template): Promise<void> {
-    await this.#store.write((tx) => removeSnapshot(tx, id))
+    await this.#store.write(async (tx) => {
+      await removeSnapshot(tx, id)
+      await releaseChunks(tx, id)
+    })
     await this.#removeArchives(id, data.places)
   }
 
@@ -319,9 +384,12 @@ export class Templates {
     const own = (await this.list({ tenant, limit: TENANT_ARCHIVES })).filter(({ id }) => id !== except)
     if (own.length >= TENANT_ARCHIVES) throw noArchiveRoom()
     let sum = 0
-    for (const { id, data } of own)
+    for (const { id, data } of own.filter((one) => one.data.archives === undefined))
       for (let index = 0; index < data.places; index++)
         sum += (await stat(this.#archive(id, index)).catch(() => undefined))?.size ?? 0
+    // In a cluster the archives may be on another node; a disk counts with what it takes there.
+    for (const { data } of own)
+      for (const { name, bytes } of data.archives ?? []) if (!name.endsWith('.disk')) sum += bytes
     for (const { id, data } of own)
       if (data.disk) sum += bytesOf(await stat(this.#disk(id)).catch(() => undefined))
     return sum
@@ -446,13 +514,36 @@ function markUsed(path: string): boolean {
   }
 }
 
+const ZERO = Buffer.alloc(64 * 1024)
+
+/** Whether bytes are zero; short ones are written anyway. */
+function isZero(bytes: Uint8Array): boolean {
+  if (bytes.length < ZERO.length) return false
+  for (let at = 0; at < bytes.length; at += ZERO.length) {
+    const some = bytes.subarray(at, at + ZERO.length)
+    if (Buffer.compare(some, ZERO.subarray(0, some.length)) !== 0) return false
+  }
+  return true
+}
+
+async function writeAll(file: FileHandle, bytes: Uint8Array, position: number): Promise<void> {
+  for (let at = 0; at < bytes.length; )
+    at += (await file.write(bytes, at, bytes.length - at, position + at)).bytesWritten
+}
+
 /** Writes a file atomically. */
 async function written(path: string, data: AsyncIterable<Uint8Array>): Promise<void> {
   // A unique name: two clients that upload the same file must not write into one.
   const draft = `${path}.${randomBytes(6).toString('hex')}.tmp`
   const file = await open(draft, 'wx', 0o600)
   try {
-    for await (const chunk of data) await file.writeFile(chunk)
+    let at = 0
+    for await (const chunk of data) {
+      // Disks are mostly empty: what is zero stays a hole.
+      if (!isZero(chunk)) await writeAll(file, chunk, at)
+      at += chunk.length
+    }
+    await file.truncate(at)
     await file.sync()
     await file.close()
     await rename(draft, path)

@@ -18,6 +18,9 @@ export function isWideLength(
   return wide[operand(1)] === true && (!isCopy || wide[operand(2)] === true)
 }
 
+/** An exception in V8's heap, with its stack trace. A module with `try_table` can keep any number of them. */
+export const EXCEPTION_BYTES = 1024
+
 const CREATES: ReadonlySet<number> = new Set([
   GC.structNew,
   GC.structNewDefault,

@@ -127,6 +127,14 @@ describe.runIf(wasmEngine().validate(AT_BLOCK))('handlers of try_table', () => {
     expect(fuel).toBeLessThan(times * 501 * 9)
   })
 
+  it('counts exceptions as objects, because a handler can keep them', async () => {
+    const endless = thrower([3, 0x40, 2, 0x40, 0x1f, 0x40, 1, 2, 0, 8, 0, 0x0b, 0x0b, 0x0c, 0, 0x0b])
+    const sandbox = new WasmSandbox({ fuel: 2_000_000_000, epochDeadline: 600 })
+    expect(await sandbox.run(endless)).toMatchObject({
+      error: { code: 'resource-exhausted', resource: 'memory' },
+    })
+  })
+
   it('fuel ends a loop that only throws and catches', async () => {
     const endless = thrower([3, 0x40, ...TRY, 0x0c, 0, 0x0b])
     expect(await new WasmSandbox({ fuel: 1_000_000 }).run(endless)).toMatchObject({

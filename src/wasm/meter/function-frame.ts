@@ -8,6 +8,8 @@ export type CodeContext = {
   readonly bytes: Uint8Array
   readonly meterGlobal: number
   readonly types: readonly TypeShape[]
+  /** Whether exceptions count as objects. */
+  readonly keepsExceptions: boolean
   /** Whether the addresses of each memory and table are 64-bit numbers, by index. */
   readonly wideMemories: readonly boolean[]
   readonly wideTables: readonly boolean[]

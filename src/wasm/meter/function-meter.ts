@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
 import { ByteReader, type ByteWriter } from './bytes.ts'
-import { chargeObjects, hasOwnCharge, isWideLength } from './charges.ts'
+import { chargeObjects, EXCEPTION_BYTES, hasOwnCharge, isWideLength } from './charges.ts'
 import { ControlStack, LABEL } from './control-stack.ts'
 import { FuelEmitter, METER_AT, WORK_COST } from './fuel-emitter.ts'
 import { type CodeContext, writeFunction } from './function-frame.ts'
@@ -38,6 +38,8 @@ export class FunctionMeter {
    * the code behind a label reads it from there, because an exception may have arrived with less.
    */
   #catches = false
+  /** Whether a `try_table` was found: its handlers can keep exceptions as values. */
+  seesTryTable = false
   /** Set when a handler is found while fuel may be owed across calls: the rewrite starts over with `ride` 0. */
   needsExactCalls = false
 
@@ -173,6 +175,7 @@ export class FunctionMeter {
       case OP.rethrow:
       case OP.throwRef:
         fuel.chargeWork(WORK_COST.throw, this.#stack.depth)
+        if (this.#context.keepsExceptions) fuel.chargeObject(EXCEPTION_BYTES, this.#stack.depth)
         fuel.beforeExit()
         this.#stop()
         break
@@ -377,6 +380,7 @@ export class FunctionMeter {
 
   /** A block whose handlers are the labels of the blocks around it. */
   #tryTable(): void {
+    this.seesTryTable = true
     if (this.#fuel.maxDeferred > 0) {
       this.needsExactCalls = true
       return

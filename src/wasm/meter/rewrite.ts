@@ -97,7 +97,13 @@ const isDynamic = ({ bytes, shape }: Rewrite): boolean =>
     (section) => section.id === SECTION.custom && /^dylink(\.0)?$/.test(customName(bytes, section)),
   )
 
-type Code = { readonly bodies: ByteWriter; readonly types: ByteWriter; readonly addedTypes: number }
+type Code = {
+  readonly bodies: ByteWriter
+  readonly types: ByteWriter
+  readonly addedTypes: number
+  /** Whether the module can create objects outside of its memories. */
+  readonly hasObjects: boolean
+}
 
 function sectionContent(
   job: Rewrite,
@@ -114,9 +120,9 @@ function sectionContent(
     case SECTION.table:
       return shape.tables.length > 0 ? tableSection(job) : undefined
     case SECTION.global:
-      return extended(job, section, hasObjects(job) ? 3 : 2, meterGlobals(job))
+      return extended(job, section, code.hasObjects ? 3 : 2, meterGlobals(job, code.hasObjects))
     case SECTION.export:
-      return exportSection(job, section)
+      return exportSection(job, section, code.hasObjects)
     case SECTION.start:
       return job.initial === 'host' ? undefined : copied(job, section)
     case SECTION.code:
@@ -148,8 +154,6 @@ function extended(
   return out
 }
 
-const hasObjects = ({ shape }: Rewrite): boolean => shape.initialObjects !== undefined
-
 /** The bytes that are left for functions after the initial values have created their objects. */
 function objectBytesLeft({ shape, limits }: Rewrite): number {
   const left = limits.objectBytes - (shape.initialObjects ?? 0)
@@ -160,12 +164,12 @@ function objectBytesLeft({ shape, limits }: Rewrite): number {
   )
 }
 
-/** The meter, the allowance for slow instructions and, if the module has such types, the bytes of objects that are left. */
-function meterGlobals(job: Rewrite): ByteWriter {
+/** The meter, the allowance for slow instructions and, if the module can create objects, their bytes that are left. */
+function meterGlobals(job: Rewrite, hasObjects: boolean): ByteWriter {
   const out = new ByteWriter()
   const { fuel, frames } = job.initial === 'host' ? { fuel: 0, frames: 0 } : job.initial
   const values = [(BigInt(fuel) << 16n) | BigInt(frames), BigInt(fuel)]
-  if (hasObjects(job)) values.push(BigInt(objectBytesLeft(job)))
+  if (hasObjects) values.push(BigInt(objectBytesLeft(job)))
   for (const value of values) {
     out.all([0x7e, 1, 0x42])
     out.signed64(value)
@@ -174,7 +178,11 @@ function meterGlobals(job: Rewrite): ByteWriter {
   return out
 }
 
-function exportSection(job: Rewrite, section: Section | undefined): ByteWriter | undefined {
+function exportSection(
+  job: Rewrite,
+  section: Section | undefined,
+  hasObjects: boolean,
+): ByteWriter | undefined {
   const { shape } = job
   // A dynamic linker takes every exported global for an address and adds an offset to it, which fails for the meter's.
   if (job.initial !== 'host' && isDynamic(job)) return copied(job, section)
@@ -187,10 +195,10 @@ function exportSection(job: Rewrite, section: Section | undefined): ByteWriter |
   }
   add(METER_EXPORTS.meter, 3, meter)
   add(METER_EXPORTS.work, 3, meter + 1)
-  if (hasObjects(job)) add(METER_EXPORTS.objects, 3, meter + 2)
+  if (hasObjects) add(METER_EXPORTS.objects, 3, meter + 2)
   const starts = shape.start !== undefined && job.initial === 'host'
   if (starts) add(METER_EXPORTS.start, 0, shape.start)
-  return extended(job, section, 2 + Number(hasObjects(job)) + Number(starts), added)
+  return extended(job, section, 2 + Number(hasObjects) + Number(starts), added)
 }
 
 const meterGlobalOf = (shape: ModuleShape): number => importedCount(shape, 'global') + shape.globals
@@ -275,14 +283,21 @@ const wideOf = ({ imports, memories, tables }: ModuleShape, kind: 'memory' | 'ta
 
 /** Fuel may be owed across calls unless a function catches exceptions, which is known only after reading all bodies. */
 function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
-  const code = yield* rewriteBodies(job, MAX_DEFERRED_FUEL)
-  if (code !== undefined) return code
-  const exact = yield* rewriteBodies(job, 0)
-  if (exact === undefined) throw new SandboxError('internal', 'the meter did not settle')
-  return exact
+  const code = yield* rewriteBodies(job, { ride: MAX_DEFERRED_FUEL, keepsExceptions: false })
+  if ('bodies' in code) return code
+  let exact = yield* rewriteBodies(job, { ride: 0, ...code })
+  if (!('bodies' in exact)) exact = yield* rewriteBodies(job, { ride: 0, ...exact })
+  if ('bodies' in exact) return exact
+  throw new SandboxError('internal', 'the meter did not settle')
 }
 
-function* rewriteBodies(job: Rewrite, ride: number): Generator<void, Code | undefined, void> {
+/** Why a rewrite must start over. */
+type Again = { readonly keepsExceptions: boolean }
+
+function* rewriteBodies(
+  job: Rewrite,
+  { ride, keepsExceptions }: Again & { readonly ride: number },
+): Generator<void, Code | Again, void> {
   const { bytes, shape, limits } = job
   const types = new ByteWriter()
   const known = new Map<FunctionType, number>()
@@ -305,6 +320,7 @@ function* rewriteBodies(job: Rewrite, ride: number): Generator<void, Code | unde
       bytes,
       meterGlobal: meterGlobalOf(shape),
       types: shape.types,
+      keepsExceptions,
       wideMemories: wideOf(shape, 'memory'),
       wideTables: wideOf(shape, 'table'),
       resultsOnly,
@@ -321,11 +337,13 @@ function* rewriteBodies(job: Rewrite, ride: number): Generator<void, Code | unde
       )
     }
     meter.rewrite(functionTypeAt(shape.types, type) as FunctionType, reader.at, reader.at + size, bodies)
-    if (meter.needsExactCalls) return undefined
+    const isNew = meter.seesTryTable && !keepsExceptions
+    if (meter.needsExactCalls || isNew) return { keepsExceptions: keepsExceptions || meter.seesTryTable }
     compileWork += meter.loops ** 2
     if (meter.loops > MAX_LOOPS || compileWork > MAX_COMPILE_WORK) throw tooManyLoops(meter.loops)
     reader.at += size
     yield
   }
-  return { bodies, types, addedTypes: known.size }
+  const hasObjects = keepsExceptions || shape.initialObjects !== undefined
+  return { bodies, types, addedTypes: known.size, hasObjects }
 }

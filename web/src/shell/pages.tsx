@@ -29,6 +29,7 @@ const Skills = lazy(() => import('../pages/skills/skills.tsx').then(({ Skills })
 const Backends = lazy(() =>
   import('../pages/backends/backends.tsx').then(({ Backends }) => ({ default: Backends })),
 )
+const Nodes = lazy(() => import('../pages/nodes/nodes.tsx').then(({ Nodes }) => ({ default: Nodes })))
 const Keys = lazy(() => import('../pages/keys/keys.tsx').then(({ Keys }) => ({ default: Keys })))
 
 type PageEntry = {
@@ -51,6 +52,7 @@ export const PAGES: readonly PageEntry[] = [
   { path: 'webhooks', name: 'Webhooks', keys: 'g w' },
   { path: 'skills', name: 'Skills', keys: 'g s', operatorOnly: true },
   { path: 'backends', name: 'Backends', keys: 'g b', operatorOnly: true },
+  { path: 'nodes', name: 'Nodes', keys: 'g d', operatorOnly: true },
   { path: 'keys', name: 'Keys', keys: 'g k', operatorOnly: true },
 ]
 
@@ -80,6 +82,8 @@ export function CurrentPage({ path: [page = '', ...rest] }: { readonly path: rea
       return <Skills />
     case 'backends':
       return <Backends />
+    case 'nodes':
+      return <Nodes />
     case 'keys':
       return <Keys />
     default:

@@ -1,0 +1,129 @@
+import { createHash } from 'node:crypto'
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { ArchiveStore } from '../../src/supervisor/archives/archive-store.ts'
+import { openS3 } from '../../src/supervisor/archives/s3.ts'
+import { type Postgres, startPostgres } from '../server/postgres.ts'
+import { type Fleet, startFleet } from './fleet.ts'
+import { type S3Server, startS3 } from './s3.ts'
+
+/** Snapshots in an S3-compatible store: complete, encrypted, shared where equal, removed when nothing needs them. */
+
+let postgres: Postgres
+let s3: S3Server
+let fleet: Fleet
+beforeAll(async () => {
+  postgres = await startPostgres()
+  s3 = await startS3()
+  const node = { leaseSecs: 30, rest: s3.config('encrypt = true'), env: s3.env }
+  fleet = await startFleet(postgres.fresh('archives'), [node, node])
+})
+afterAll(async () => {
+  await fleet?.close()
+  await s3?.close()
+  await postgres?.stop()
+})
+
+const ask = (at: number, method: string, path: string, body?: object) =>
+  (fleet.nodes[at] as Fleet['nodes'][number]).call(method, path, { key: fleet.admin, ...(body && { body }) })
+
+async function run(at: number, id: string, command: string): Promise<string> {
+  const done = await ask(at, 'POST', `/v1/sandboxes/${id}/exec`, { command })
+  expect(done.status, done.text).toBe(200)
+  return done.json.stdout
+}
+const created = (at: number, body: object = {}) =>
+  ask(at, 'POST', '/v1/sandboxes', { placement: { node: `n${at + 1}` }, ...body })
+
+const snapshot = async (id: string): Promise<string> => {
+  const kept = await ask(0, 'POST', `/v1/sandboxes/${id}/snapshot`, {})
+  expect(kept.status, kept.text).toBe(201)
+  return kept.json.id
+}
+/** The archives that a node has in its state directory. */
+const cached = (at: number): readonly string[] =>
+  readdirSync(join(fleet.nodes[at]?.dir ?? '', 'state', 'templates')).filter((name) => !name.endsWith('.tmp'))
+
+const FILL = 'yes readable | head -c 9000000 > /tmp/large; head -c 9000000 /dev/urandom > /tmp/random'
+const HASH = 'cat /tmp/large /tmp/random | sha256sum'
+
+test('a snapshot outlives its node', { timeout: 60_000 }, async () => {
+  const { json: made } = await created(0)
+  await run(0, made.id, FILL)
+  const hash = await run(0, made.id, HASH)
+  const first = await snapshot(made.id)
+  const objects = s3.objects()
+  expect(objects.length).toBeGreaterThanOrEqual(3)
+  for (const path of objects) expect(readFileSync(path).includes('readable\nreadable')).toBe(false)
+  // One file changed in place: equal chunks are stored once.
+  await run(0, made.id, 'printf x | dd of=/tmp/large conv=notrunc status=none')
+  const second = await snapshot(made.id)
+  expect(s3.objects().length - objects.length).toBeLessThan(objects.length)
+  await ask(0, 'DELETE', `/v1/sandboxes/${made.id}`)
+  await fleet.nodes[0]?.server.close()
+  const again = await created(1, { template: first })
+  expect(again.status, again.text).toBe(201)
+  expect(await run(1, again.json.id, HASH)).toBe(hash)
+
+  const here = cached(1)
+  const fresh = s3.objects().filter((path) => !objects.includes(path))
+  for (const path of fresh) writeFileSync(path, readFileSync(path).fill(1, 100, 200))
+  const broken = await created(1, { template: second })
+  expect(broken.status, broken.text).toBeGreaterThanOrEqual(400)
+  expect(cached(1)).toEqual(here)
+
+  await ask(1, 'DELETE', `/v1/snapshots/${second}`)
+  const archives = await storeOf()
+  expect(await archives.collect(Date.now() - 60_000)).toBe(0)
+  expect(await archives.collect(Date.now() + 1)).toBe(fresh.length)
+  expect(new Set(s3.objects())).toEqual(new Set(objects))
+  await ask(1, 'DELETE', `/v1/snapshots/${first}`)
+  await archives.collect(Date.now() + 1)
+  expect(s3.objects()).toEqual([])
+})
+
+/** The same store from outside. */
+async function storeOf(key?: Buffer): Promise<ArchiveStore> {
+  const settings = { url: s3.url, region: 'us-east-1', keyId: 'S3RVER', secret: 'S3RVER' }
+  const objects = await openS3(settings, () => import('aws4fetch'))
+  const { store } = fleet.nodes[1]?.server ?? {}
+  if (!store) throw new Error('no node')
+  return new ArchiveStore({ objects, store, key })
+}
+
+async function all(chunks: AsyncIterable<Uint8Array>): Promise<Uint8Array[]> {
+  const read: Uint8Array[] = []
+  for await (const chunk of chunks) read.push(chunk)
+  return read
+}
+
+test('tenants share nothing, and a chunk that is being removed is not used', {
+  timeout: 30_000,
+}, async () => {
+  const archives = await storeOf(Buffer.alloc(32, 7))
+  const path = join(fleet.nodes[1]?.dir ?? '', 'file')
+  writeFileSync(path, 'content')
+  const hash = createHash('sha256').update('content').digest('hex')
+  expect(await archives.upload('a', path)).toEqual([hash])
+  expect(await archives.upload('b', path)).toEqual([hash])
+  expect(s3.objects().length).toBe(2)
+  const { store } = fleet.nodes[1]?.server ?? {}
+  await store?.write((tx) => tx.run("UPDATE chunks SET state = 'deleting'"))
+  const late = archives.upload('a', path)
+  await archives.collect(0)
+  expect(await late).toEqual([hash])
+  expect(s3.objects().length).toBe(1)
+  const [chunk] = await all(archives.download('a', [hash]))
+  expect(Buffer.from(chunk ?? []).toString()).toBe('content')
+  const other = await storeOf(Buffer.alloc(32, 8))
+  await expect(all(other.download('a', [hash]))).rejects.toThrow('no object')
+})
+
+test('a store that is away: no record of a snapshot that is not complete', { timeout: 60_000 }, async () => {
+  const { json: made } = await created(1)
+  await s3.close()
+  const refused = await ask(1, 'POST', `/v1/sandboxes/${made.id}/snapshot`, {})
+  expect(refused.status, refused.text).toBe(502)
+  expect((await ask(1, 'GET', '/v1/snapshots')).json.items).toEqual([])
+})

@@ -1,0 +1,72 @@
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { type Postgres, startPostgres } from '../server/postgres.ts'
+import { until } from '../server/process.ts'
+import { type Fleet, startFleet } from './fleet.ts'
+
+/** A node that is drained: what may move does, the rest stays until it ends. */
+
+let postgres: Postgres
+let fleet: Fleet
+beforeAll(async () => {
+  postgres = await startPostgres()
+  fleet = await startFleet(postgres.fresh('drain'), [{ leaseSecs: 3 }, { leaseSecs: 3 }])
+})
+afterAll(async () => {
+  await fleet?.close()
+  await postgres?.stop()
+})
+
+const ask = (at: number, method: string, path: string, body?: object) =>
+  (fleet.nodes[at] as Fleet['nodes'][number]).call(method, path, { key: fleet.admin, ...(body && { body }) })
+const view = async (id: string) => (await ask(1, 'GET', `/v1/sandboxes/${id}`)).json
+const nodeOf = (id: string): string | undefined =>
+  fleet.nodes.find(({ server }) => server.parts.supervisor.has(id))?.name
+
+async function created(body: object): Promise<string> {
+  const made = await ask(1, 'POST', '/v1/sandboxes', { placement: { node: 'n1' }, ...body })
+  expect(made.status, made.text).toBe(201)
+  return made.json.id
+}
+async function run(id: string, command: string): Promise<string> {
+  const done = await ask(1, 'POST', `/v1/sandboxes/${id}/exec`, { command })
+  expect(done.status, done.text).toBe(200)
+  return done.json.stdout
+}
+
+test('running with restart, paused without memory, and the rest', async () => {
+  const agreed = await created({ restart: true })
+  await run(agreed, 'echo agreed > /tmp/file')
+  // Private directories are kept without the memory of a sandbox.
+  const { supervisor } = (fleet.nodes[0] as Fleet['nodes'][number]).server.parts
+  const operator = { keyId: 'k', tenant: 'default', scopes: ['admin'] as const }
+  const made = await supervisor.create(operator, { spec: { private: ['/home/user'] } })
+  const paused = made.row.id
+  await run(paused, 'echo paused > /home/user/file')
+  await supervisor.pause(operator, paused, false)
+  const rest = await created({})
+
+  const drained = await ask(1, 'POST', '/v1/nodes/n1/drain', {})
+  expect(drained.json, drained.text).toMatchObject({ schedule: 'draining' })
+  expect(await until(() => nodeOf(agreed) === 'n2' && nodeOf(paused) === 'n2')).toBe(true)
+  expect(await until(async () => (await view(agreed)).state === 'ready')).toBe(true)
+  expect(await run(agreed, 'cat /tmp/file')).toBe('agreed\n')
+  expect(await view(agreed)).toMatchObject({ generation: 2, reason: expect.stringContaining('drained') })
+  expect(nodeOf(rest)).toBe('n1')
+  expect(await view(rest)).toMatchObject({ state: 'ready', generation: 1 })
+  expect(await view(paused)).toMatchObject({ state: 'paused', generation: 2 })
+  const woken = await ask(1, 'POST', `/v1/sandboxes/${paused}/resume`, {})
+  expect(woken.status, woken.text).toBe(200)
+  expect(await run(paused, 'cat /home/user/file')).toBe('paused\n')
+  const refused = await ask(1, 'POST', '/v1/sandboxes', { placement: { node: 'n1' } })
+  expect(refused.status, refused.text).toBe(501)
+})
+
+test('SIGTERM moves them too', async () => {
+  await ask(1, 'POST', '/v1/nodes/n1/uncordon', {})
+  for (const { server } of fleet.nodes) await server.parts.cluster?.node.refresh()
+  const id = await created({ restart: true })
+  await run(id, 'echo stopped > /tmp/file')
+  await fleet.nodes[0]?.server.drain()
+  expect(await until(async () => (await view(id)).state === 'ready' && nodeOf(id) === 'n2')).toBe(true)
+  expect(await run(id, 'cat /tmp/file')).toBe('stopped\n')
+})
