@@ -62,6 +62,7 @@ const PACKAGES = [
   ['openssh-client', ['/usr/bin/ssh-keygen'], 'the tests go into sandboxes with it'],
   ['openssh-server', ['/usr/sbin/sshd'], 'the tests go into sandboxes with ssh; it runs inside'],
   ['rsync', ['/usr/bin/rsync'], 'the tests copy into sandboxes with it'],
+  ['nginx-light', ['/usr/sbin/nginx'], 'the tests put a server behind it'],
   ['tmux', ['/usr/bin/tmux'], 'the tests drive agents in a real terminal with it'],
   ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network namespace'],
 ]

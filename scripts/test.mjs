@@ -16,6 +16,7 @@ installClients('test/e2b')
 installClients('test/adapters')
 installClients('test/adapters/clients')
 if (full) {
+  installClients('docs-site')
   installClients('test/e2b/more')
   installClients('test/adapters/full')
   installClients('test/skills/toolchains')

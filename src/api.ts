@@ -3,7 +3,7 @@ import type { Wrapped } from './backends/backend.ts'
 import { canWrap } from './backends/backend.ts'
 import { agentPath, type ComposeOptions, compose, type Ringfence, skillRunner } from './compose/compose.ts'
 import { writeAtomically } from './host/files/atomic-file.ts'
-import { inLibraryWords, LibrarySandbox } from './library-sandbox.ts'
+import { checkTimeout, inLibraryWords, LibrarySandbox } from './library-sandbox.ts'
 import { SandboxError } from './model/errors.ts'
 import type { Plan } from './model/plan.ts'
 import type { NetworkMode, Preset, Spec } from './model/spec.ts'
@@ -18,6 +18,12 @@ export type Sandbox = LibrarySandbox
 const OPEN = new Map<string, LibrarySandbox>()
 const NAMED = new Map<string, { readonly spec: string; readonly made: Promise<LibrarySandbox> }>()
 
+/** How the library opens a sandbox. */
+export type SandboxOptions = ComposeOptions & {
+  /** Closes the sandbox after this time, unless `extendTimeout` moves its end. Absent: it stays open until `close`. */
+  readonly timeoutMs?: number
+}
+
 /** Creates sandboxes, and finds those of this process. */
 export const Sandbox = {
   /**
@@ -25,11 +31,12 @@ export const Sandbox = {
    *
    *     const sandbox = await Sandbox.create({ workspace: '/home/me/project', limits: { memoryMb: 512 } })
    */
-  async create(spec: Spec = {}, options: ComposeOptions = {}): Promise<LibrarySandbox> {
+  async create(spec: Spec = {}, { timeoutMs, ...options }: SandboxOptions = {}): Promise<LibrarySandbox> {
+    checkTimeout(timeoutMs)
     const ringfence = await compose(options)
     try {
       const open = await inLibraryWords(() => ringfence.gate.open(spec))
-      const sandbox = new LibrarySandbox(open)
+      const sandbox = new LibrarySandbox(open, timeoutMs)
       OPEN.set(sandbox.id, sandbox)
       open.onClose(async () => void OPEN.delete(sandbox.id))
       open.onClose(() => ringfence.close())
@@ -54,7 +61,7 @@ export const Sandbox = {
    *
    *     const sandbox = await Sandbox.getOrCreate('tests', { workspace: '/home/me/project' })
    */
-  async getOrCreate(name: string, spec: Spec = {}, options: ComposeOptions = {}): Promise<LibrarySandbox> {
+  async getOrCreate(name: string, spec: Spec = {}, options: SandboxOptions = {}): Promise<LibrarySandbox> {
     const known = NAMED.get(name)
     const asked = JSON.stringify(spec)
     // SECURITY: a sandbox of another spec may permit more than this caller asked for.

@@ -1,5 +1,13 @@
 /** The library: what an agent builder imports. */
-export { createSandboxConfigForMode, ExecPolicy, Sandbox, SandboxBuilder, SkillRunner, wrap } from './api.ts'
+export {
+  createSandboxConfigForMode,
+  ExecPolicy,
+  Sandbox,
+  SandboxBuilder,
+  type SandboxOptions,
+  SkillRunner,
+  wrap,
+} from './api.ts'
 export { AuditTrail, openTrail } from './audit/trail.ts'
 export type { Backend, BackendSandbox, ExecIo, Probe, Wrapped } from './backends/backend.ts'
 export { type MockAnswer, mock } from './backends/mock/backend.ts'

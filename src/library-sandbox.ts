@@ -7,6 +7,7 @@ import { exitCodeOf } from './model/command.ts'
 import { SandboxError } from './model/errors.ts'
 import type { Level } from './model/guarantee.ts'
 import type { Plan } from './model/plan.ts'
+import { Deadline } from './supervisor/deadline.ts'
 import type {
   ExecOptions,
   Executed,
@@ -43,9 +44,13 @@ export class LibrarySandbox implements AsyncDisposable {
   readonly files: LibraryFiles
   readonly review: Review | undefined
   readonly #open: OpenSandbox
+  readonly #deadline: Deadline
 
-  constructor(open: OpenSandbox) {
+  constructor(open: OpenSandbox, timeoutMs?: number) {
     this.#open = open
+    this.#deadline = new Deadline(() => void this.close().catch(() => {}))
+    this.#deadline.set(timeoutMs)
+    open.onClose(async () => this.#deadline.cancel())
     this.id = open.id
     this.backend = open.backend
     this.level = open.level
@@ -99,14 +104,32 @@ export class LibrarySandbox implements AsyncDisposable {
     return this.#open.usage()
   }
 
-  /** Freezes every process until `resume`. */
-  pause(): Promise<void> {
-    return this.#open.pause()
+  /** Freezes every process until `resume`; the timeout waits too. */
+  async pause(): Promise<void> {
+    await this.#open.pause()
+    this.#deadline.hold()
   }
 
   /** Continues a paused sandbox. */
-  resume(): Promise<void> {
-    return this.#open.resume()
+  async resume(): Promise<void> {
+    await this.#open.resume()
+    this.#deadline.release()
+  }
+
+  /** Milliseconds until the sandbox is closed; undefined without a timeout. */
+  get timeoutLeftMs(): number | undefined {
+    return this.#deadline.leftMs
+  }
+
+  /**
+   * Keeps the sandbox open for at least this long from now; a later end stays, and so does a sandbox without a timeout.
+   *
+   *     const sandbox = await Sandbox.create({}, { timeoutMs: 60_000 })
+   *     sandbox.extendTimeout(600_000)
+   */
+  extendTimeout(timeoutMs: number): void {
+    checkTimeout(timeoutMs)
+    this.#deadline.extend(timeoutMs)
   }
 
   /** Replaces the hosts that the sandbox may reach, with immediate effect. */
@@ -137,6 +160,12 @@ export class LibrarySandbox implements AsyncDisposable {
   [Symbol.asyncDispose](): Promise<void> {
     return this.close()
   }
+}
+
+/** Throws unless it is a timeout; absent means none. */
+export function checkTimeout(timeoutMs: number | undefined): void {
+  if (timeoutMs === undefined || (Number.isSafeInteger(timeoutMs) && timeoutMs > 0)) return
+  throw new SandboxError('invalid-input', `a timeout is a positive whole number of ms, not ${timeoutMs}`)
 }
 
 /** What one command may print before it is read. */

@@ -133,6 +133,15 @@ export class RemoteSandbox {
     return this.#change('POST', '/timeout', { timeout_ms: timeoutMs, only_longer: onlyLonger })
   }
 
+  /**
+   * Keeps the sandbox for at least this long from now; a later deadline stays.
+   *
+   *     await sandbox.extendTimeout(600_000)
+   */
+  extendTimeout(timeoutMs: number): Promise<SandboxInfo> {
+    return this.setTimeout(timeoutMs, true)
+  }
+
   /** The answer says of each host whether the policy allows it: to be on the list is not to be reached. */
   setAllowHosts(hosts: readonly string[]): Promise<NetworkChange> {
     return this.#change('PUT', '/network', { allow_hosts: hosts })

@@ -42,6 +42,7 @@ import { Metrics } from '../supervisor/telemetry/metrics.ts'
 import { Retention } from '../supervisor/telemetry/retention.ts'
 import { countedPost } from '../supervisor/telemetry/server-metrics.ts'
 import { UsageHistory } from '../supervisor/telemetry/usage-history.ts'
+import type { WebhookSecrets } from '../supervisor/telemetry/webhook-secrets.ts'
 import { type Post, Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import { openWithVolumes } from '../supervisor/volumes/open-volumes.ts'
 import { VolumeFiles } from '../supervisor/volumes/volume-files.ts'
@@ -82,6 +83,7 @@ export type Grown = {
   readonly trail: StoreTrail
   readonly instance: ReturnType<typeof beginInstance>
   readonly tokens: SandboxTokens
+  readonly webhookSecrets: WebhookSecrets
   readonly privateDirectories: PrivateDirectories
   readonly roots: WritableRoots
   readonly templates: Templates
@@ -169,6 +171,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     approvals,
     webhooks: new Webhooks({
       store,
+      secrets: grown.webhookSecrets,
       reader,
       feed,
       newId,

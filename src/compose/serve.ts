@@ -14,7 +14,6 @@ import { type ListenOptions, listen, readTls, type Tls } from '../server/listen.
 import type { ServerParts } from '../server/parts.ts'
 import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
-import { loadSandboxTokens, SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import { beginInstance } from '../supervisor/instance.ts'
 import { PrivateDirectories } from '../supervisor/private-directories.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
@@ -56,6 +55,7 @@ import {
   volumesOf,
   volumeWatchOf,
 } from './serve-parts.ts'
+import { secretsOf } from './server-secrets.ts'
 import { archiveStoreOf } from './storage.ts'
 
 /** Starts the server: opens its resources in order, and closes them again. */
@@ -147,10 +147,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   options.journal?.follow(trail)
   closing.push(() => trail.close())
   membership = await joinCluster(joiningOf(options, { ringfence, store, trail, instance, database }), late)
-  // All nodes derive the same tokens.
-  const tokens = membership
-    ? new SandboxTokens(membership.key.derive('sandbox tokens'))
-    : loadSandboxTokens(join(stateDir, 'sandbox-tokens.key'))
+  const secrets = await secretsOf(ringfence, store, membership, options.log)
   const privateDirectories = new PrivateDirectories(join(stateDir, 'homes'))
   const roots = new WritableRoots(join(stateDir, 'roots'), agentPath())
   const kept = await archivesOf(ringfence, store, membership)
@@ -168,7 +165,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     trail,
     // In a cluster the database counts the epochs.
     instance: membership ? { ...instance, epoch: membership.node.epoch } : instance,
-    tokens,
+    ...secrets,
     privateDirectories,
     roots,
     ...kept,

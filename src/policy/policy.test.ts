@@ -20,6 +20,15 @@ describe('rules', () => {
     expect(actionOf(withRules({ prefix: ['ls'], action: 'deny' }), 'ls')).toBe('deny')
   })
 
+  it.each<[string, RuleConfig]>([
+    ['kubectl get pods --kubeconfig=x', { regex: 'kubectl get pods', action: 'allow' }],
+    ['kubectl --kubeconfig=x get pods', { prefix: ['kubectl', 'get'], action: 'allow' }],
+    ['cargo --config x build', { prefix: ['cargo', 'build'], action: 'allow' }],
+  ])('a grant does not match %s by leaving out options', (line, rule) => {
+    expect(actionOf(withRules(rule), line)).not.toBe('allow')
+    expect(actionOf(withRules({ ...rule, action: 'deny' }), line)).toBe('deny')
+  })
+
   it('the strictest rule wins, independent of length or priority', () => {
     const rules: RuleConfig[] = [
       { prefix: ['git', 'status'], action: 'allow', priority: 9 },

@@ -242,9 +242,9 @@ async function isUsable(
   read: (sql: string) => Promise<readonly { readonly oldest?: unknown }[]>,
   own = MIGRATIONS.length,
 ): Promise<boolean> {
-  // Every schema that is newer than this one has the column.
-  const [row] = await read('SELECT MAX(oldest) AS oldest FROM migrations')
-  return typeof row?.oldest === 'number' && row.oldest <= own
+  // Every schema that is newer than this one has the column. A row without a value says nothing, so it is not usable.
+  const newer = await read(`SELECT oldest FROM migrations WHERE version > ${own}`)
+  return newer.every(({ oldest }) => oldest !== null && oldest !== undefined && Number(oldest) <= own)
 }
 
 async function apply(store: Store, version: number, steps: Migration, afterStep: () => void): Promise<void> {

@@ -41,6 +41,10 @@ export function openSqlite(file: string): Engine {
     rollback: async () => void writer.run('ROLLBACK', []),
     async close() {
       await sweeper.stop()
+      // PLATFORM: libsql closes the files only when its objects are collected; until then everything must be in the main file.
+      try {
+        writer.run('PRAGMA wal_checkpoint(TRUNCATE)', [])
+      } catch {}
       reader.close()
       writer.close()
     },

@@ -7,8 +7,8 @@ export type WebhookRow = {
   /** The key that created it. */
   readonly keyId: string | null
   readonly url: string
-  /** SECURITY: stored in plain text, because every delivery is signed with it; it gives no access to this server. */
-  readonly secret: string
+  /** The secret that signs deliveries, encrypted; plain text only in rows of versions before the encryption. */
+  readonly storedSecret: string
   /** Event names; empty means all. */
   readonly events: readonly string[]
   readonly position: number
@@ -21,7 +21,7 @@ const toWebhook = (row: Row): WebhookRow => ({
   tenant: row.tenant as string,
   keyId: (row.key_id as string | null) ?? null,
   url: row.url as string,
-  secret: row.secret as string,
+  storedSecret: row.secret as string,
   events: (row.events as string).split(' ').filter((name) => name !== ''),
   position: row.position as number,
   failures: row.failures as number,
@@ -38,7 +38,7 @@ export async function insertWebhook(tx: Tx, row: WebhookRow): Promise<void> {
       row.tenant,
       row.keyId,
       row.url,
-      row.secret,
+      row.storedSecret,
       row.events.join(' '),
       row.position,
       row.failures,
@@ -78,4 +78,43 @@ export async function noteWebhookFailure(tx: Tx, id: string, failures: number): 
 /** Removes a webhook. */
 export async function removeWebhook(tx: Tx, id: string): Promise<void> {
   await tx.run('DELETE FROM webhooks WHERE id = ?', [id])
+}
+
+/** The new stored form of a webhook's secret. */
+export type SecretChange = Pick<WebhookRow, 'id' | 'storedSecret'> & { readonly sealed: string }
+
+/**
+ * Replaces stored secrets, unless another server did so meanwhile, and removes the old forms from the database's files.
+ * SQLite: the table is rewritten while deleted content is overwritten, then the write-ahead log is emptied. PostgreSQL: the
+ * table gets a new file; PostgreSQL's own write-ahead log is left to it.
+ */
+export async function replaceWebhookSecrets(store: Store, changes: readonly SecretChange[]): Promise<void> {
+  await store.write(async (tx) => {
+    for (const { id, storedSecret, sealed } of changes)
+      await tx.run('UPDATE webhooks SET secret = ? WHERE id = ? AND secret = ?', [sealed, id, storedSecret])
+    if (store.kind === 'sqlite') for (const sql of REWRITE) await tx.run(sql)
+  })
+  if (store.kind === 'postgres') await store.read('VACUUM FULL webhooks')
+  else await emptyLog(store)
+}
+
+const REWRITE = [
+  'PRAGMA secure_delete = ON',
+  'CREATE TEMP TABLE webhooks_copy AS SELECT * FROM webhooks',
+  'DELETE FROM webhooks',
+  'INSERT INTO webhooks SELECT * FROM webhooks_copy',
+  'DROP TABLE webhooks_copy',
+  'PRAGMA secure_delete = OFF',
+]
+
+const LOG_TRIES = 50
+const LOG_PAUSE_MS = 20
+
+/** Tries again, because another connection may be copying the log at this moment. */
+async function emptyLog(store: Store): Promise<void> {
+  for (let tries = 0; tries < LOG_TRIES; tries++) {
+    const [row] = await store.read('PRAGMA wal_checkpoint(TRUNCATE)').catch(() => [])
+    if (row?.busy === 0) return
+    await new Promise((resolve) => setTimeout(resolve, LOG_PAUSE_MS))
+  }
 }

@@ -100,3 +100,38 @@ test('hints name options of the library, not flags', async () => {
   expect((error as { hint: string }).hint).toContain("waive: ['limit.fuel']")
   expect((error as { hint: string }).hint).not.toContain('--')
 })
+
+describe('a timeout', () => {
+  test('closes the sandbox and what runs in it', async () => {
+    const sandbox = await Sandbox.create({ workspace }, { ...options, timeoutMs: 300 })
+    const running = await sandbox.spawn('sleep 60')
+    await sandbox.ended
+    expect((await running.result.catch(() => ({ exitCode: 137 }))).exitCode).toBe(137)
+    expect(() => Sandbox.get(sandbox.id)).toThrow('no open sandbox')
+  })
+  test('is moved by extendTimeout, never to an earlier time, and held by a pause', async () => {
+    await using sandbox = await Sandbox.create({ workspace }, { ...options, timeoutMs: 600_000 })
+    sandbox.extendTimeout(9_000_000)
+    expect(sandbox.timeoutLeftMs).toBeGreaterThan(8_000_000)
+    sandbox.extendTimeout(1)
+    expect(sandbox.timeoutLeftMs).toBeGreaterThan(8_000_000)
+    await sandbox.pause()
+    const held = sandbox.timeoutLeftMs
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    expect(sandbox.timeoutLeftMs).toBe(held)
+    await sandbox.resume()
+    expect(sandbox.timeoutLeftMs).toBeLessThanOrEqual(held as number)
+    expect((await sandbox.exec('echo on')).stdout).toBe('on\n')
+  })
+  test('is absent unless asked for, and a wrong one is refused before anything starts', async () => {
+    await using sandbox = await Sandbox.create({ workspace }, options)
+    sandbox.extendTimeout(1)
+    expect(sandbox.timeoutLeftMs).toBeUndefined()
+    for (const timeoutMs of [0, -1, 1.5, Number.NaN, Number.POSITIVE_INFINITY]) {
+      await expect(Sandbox.create({ workspace }, { ...options, timeoutMs })).rejects.toMatchObject({
+        code: 'invalid-input',
+      })
+      expect(() => sandbox.extendTimeout(timeoutMs)).toThrow('positive whole number')
+    }
+  })
+})

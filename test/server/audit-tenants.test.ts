@@ -12,6 +12,7 @@ import type { Engine, Store, Value } from '../../src/store/sql.ts'
 import { openSqlite } from '../../src/store/sqlite.ts'
 import { queryTrail } from '../../src/store/trail-query.ts'
 import { Feed } from '../../src/supervisor/telemetry/feed.ts'
+import { WebhookSecrets } from '../../src/supervisor/telemetry/webhook-secrets.ts'
 import { Webhooks } from '../../src/supervisor/telemetry/webhooks.ts'
 import { type Postgres, startPostgres } from './postgres.ts'
 
@@ -174,6 +175,7 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     const sent: string[] = []
     const webhooks = new Webhooks({
       store,
+      secrets: new WebhookSecrets(Buffer.alloc(32)),
       reader,
       feed,
       newId: (prefix) => `${prefix}_${count++}`,

@@ -345,7 +345,11 @@ describe('the rest', () => {
     expect(Date.parse((await sandbox.setTimeout(1000, true)).expires_at ?? '')).toBeGreaterThan(
       Date.parse(before ?? '') - 100,
     )
+    const far = Date.parse((await sandbox.extendTimeout(90_000_000)).expires_at ?? '')
+    expect(far).toBeGreaterThan(Date.now() + 80_000_000)
+    expect(Date.parse((await sandbox.extendTimeout(1000)).expires_at ?? '')).toBe(far)
     expect((await sandbox.setTimeout(0)).expires_at).toBeNull()
+    expect((await sandbox.extendTimeout(1000)).expires_at).toBeNull()
     await sandbox.close()
   })
 })

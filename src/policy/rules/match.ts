@@ -79,7 +79,8 @@ function compilePattern(config: RuleConfig, id: string): Pattern | undefined {
 export function ruleMatches(rule: Rule, subject: Subject): boolean {
   const grants = rule.action === 'allow'
   if (!inDirs(rule, subject, grants)) return false
-  const spellings = grants && !subject.trusted ? subject.spellings.slice(0, 1) : subject.spellings
+  // SECURITY: a grant must see every option; the last spelling is without the program's global options.
+  const spellings = grants ? subject.spellings.slice(0, subject.trusted ? 2 : 1) : subject.spellings
   return spellings.some((argv) => argvMatches(rule, argv, grants))
 }
 

@@ -16,8 +16,7 @@ export const webhookRoutes: readonly Route[] = [
       201: { description: 'the webhook with its secret, shown once', shape: createdWebhookShape },
     },
     async handle({ parts, principal, body }) {
-      const row = await parts.webhooks.create(principal, { url: body.url, events: body.events ?? [] })
-      return reply(201, { id: row.id, url: row.url, events: row.events, secret: row.secret })
+      return reply(201, await parts.webhooks.create(principal, { url: body.url, events: body.events ?? [] }))
     },
   }),
   route({

@@ -1,9 +1,6 @@
-import { createHmac, randomBytes } from 'node:crypto'
-import { existsSync, readFileSync } from 'node:fs'
-import { writeAtomically } from '../../host/files/atomic-file.ts'
-import { SandboxError } from '../../model/errors.ts'
+import { createHmac } from 'node:crypto'
+import { loadKeyFile } from './key-file.ts'
 
-const BYTES = 32
 const FORM = /^rfs_([0-9a-f]{20})_[0-9a-f]{48}$/
 
 /**
@@ -46,12 +43,7 @@ export const claimedSandbox = (token: string): string | undefined => {
 }
 
 /** Loads the secret of this state directory, or creates it at the first start. */
-export function loadSandboxTokens(file: string): SandboxTokens {
-  if (!existsSync(file)) writeAtomically(file, `${randomBytes(BYTES).toString('hex')}\n`)
-  const secret = Buffer.from(readFileSync(file, 'utf8').trim(), 'hex')
-  if (secret.length !== BYTES)
-    throw new SandboxError('invalid-config', 'the sandbox token secret in the state directory is corrupt', {
-      hint: 'restore it, or remove it (this invalidates all issued tokens)',
-    })
-  return new SandboxTokens(secret)
-}
+export const loadSandboxTokens = (file: string): SandboxTokens =>
+  new SandboxTokens(
+    loadKeyFile(file, { name: 'sandbox token secret', ifRemoved: 'this invalidates all issued tokens' }),
+  )

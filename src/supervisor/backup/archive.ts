@@ -49,7 +49,11 @@ export async function writeArchive(
   file: string,
   about: Omit<Manifest, 'files' | 'format'>,
 ): Promise<Manifest> {
-  const files = await Promise.all(pathsIn(dir).map((path) => described(dir, path)))
+  const files = await Promise.all(
+    pathsIn(dir)
+      .filter((path) => !isPassing(dir, path))
+      .map((path) => described(dir, path)),
+  )
   const manifest: Manifest = { format: 1, ...about, files }
   const partial = `${file}.partial-${process.pid}`
   try {
@@ -66,6 +70,11 @@ export async function writeArchive(
   }
   return manifest
 }
+
+/** Files of a closed database that vanish when libsql's objects are collected: without content that the database needs. */
+const isPassing = (dir: string, path: string): boolean =>
+  path.endsWith('.db-shm') ||
+  (path.endsWith('.db-wal') && (statSync(join(dir, path), { throwIfNoEntry: false })?.size ?? 0) === 0)
 
 async function* entries(dir: string, manifest: Manifest): AsyncGenerator<Uint8Array> {
   const bytes = Buffer.from(`${JSON.stringify(manifest)}\n`)

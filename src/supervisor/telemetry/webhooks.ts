@@ -1,6 +1,7 @@
 import { createHmac, randomBytes } from 'node:crypto'
 import { positionOf } from '../../audit/chain.ts'
 import type { StoreTrailReader } from '../../audit/store-read.ts'
+import type { CreatedWebhook } from '../../model/api/webhooks.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Store } from '../../store/sql.ts'
 import {
@@ -13,6 +14,7 @@ import {
 } from '../../store/webhooks.ts'
 import { isOperator, type Principal } from '../access/keys.ts'
 import type { Feed } from './feed.ts'
+import type { WebhookSecrets } from './webhook-secrets.ts'
 
 /** Posts one body to a checked address; resolves with the status. */
 export type Post = (
@@ -26,6 +28,7 @@ export type Post = (
 /** What webhook delivery is made of. */
 export type WebhookParts = {
   readonly store: Store
+  readonly secrets: WebhookSecrets
   readonly reader: StoreTrailReader
   readonly feed: Feed
   readonly newId: (prefix: string) => string
@@ -70,18 +73,20 @@ export class Webhooks {
   async create(
     principal: Principal,
     { url, events }: { readonly url: string; readonly events: readonly string[] },
-  ): Promise<WebhookRow> {
+  ): Promise<CreatedWebhook> {
     if (!/^https?:\/\//i.test(url))
       throw new SandboxError('invalid-input', 'a webhook requires an http(s) URL')
-    const { store, reader, newId } = this.#parts
+    const { store, secrets, reader, newId } = this.#parts
     if ((await listWebhooks(store, principal.tenant)).length >= MOST)
       throw new SandboxError('too-many-requests', `there are already ${MOST} webhooks`)
+    const id = newId('wh')
+    const secret = `whsec_${randomBytes(24).toString('hex')}`
     const row: WebhookRow = {
-      id: newId('wh'),
+      id,
       tenant: isOperator(principal) ? '*' : principal.tenant,
       keyId: principal.keyId,
       url,
-      secret: `whsec_${randomBytes(24).toString('hex')}`,
+      storedSecret: secrets.seal(id, secret),
       events,
       position: await reader.position(),
       failures: 0,
@@ -90,7 +95,7 @@ export class Webhooks {
     await store.write((tx) => insertWebhook(tx, row))
     this.#made++
     this.#any = true
-    return row
+    return { id, url, events, secret }
   }
 
   list(principal: Principal): Promise<WebhookRow[]> {
@@ -192,7 +197,7 @@ export class Webhooks {
         'content-type': 'application/json',
         'webhook-id': `${row.id}-${seq}`,
         'webhook-timestamp': time,
-        'webhook-signature': signatureOf(row.secret, `${row.id}-${seq}.${time}.${body}`),
+        'webhook-signature': signatureOf(this.#parts.secrets.open(row), `${row.id}-${seq}.${time}.${body}`),
       },
       { mayReachPrivate: row.tenant === '*' },
     )

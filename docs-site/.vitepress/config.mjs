@@ -1,0 +1,87 @@
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+
+/** The site that `npm run docs` builds from README.md, docs/ and the pages beside them. */
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+const { version } = JSON.parse(readFileSync(`${root}/package.json`, 'utf8'))
+
+const page = (text, link) => ({ text, link: `/docs/${link}` })
+const group = (text, items) => ({ text, items: items.map(([name, link]) => page(name, link)) })
+
+const sidebar = [
+  {
+    text: 'Start',
+    items: [{ text: 'Ringfence', link: '/' }, page('Command line', 'cli'), page('Agents', 'agents')],
+  },
+  group('Policy', [
+    ['Cookbook', 'cookbook'],
+    ['Configuration', 'configuration'],
+    ['Network', 'network'],
+    ['Protected names', 'protected-names'],
+    ['Review', 'review'],
+  ]),
+  group('Sandboxes', [
+    ['Containers and gVisor', 'containers'],
+    ['MicroVMs', 'microvm'],
+    ['Writable root', 'writable-root'],
+    ['Remote', 'remote'],
+    ['Isolation between commands', 'isolation'],
+    ['Prove', 'prove'],
+  ]),
+  group('Server', [
+    ['Server', 'server'],
+    ['Production checklist', 'production'],
+    ['Operations', 'operations'],
+    ['Cluster', 'cluster'],
+    ['Console', 'console'],
+    ['E2B clients', 'e2b'],
+    ['MCP gateway', 'mcp-gateway'],
+  ]),
+  group('Migrate', [
+    ['From E2B', 'migrate-from-e2b'],
+    ['From srt', 'migrate-from-srt'],
+    ['From docker run', 'migrate-from-docker-run'],
+  ]),
+  group('More', [
+    ['Skills', 'skills'],
+    ['Troubleshooting', 'troubleshooting'],
+    ['Error codes', 'errors'],
+  ]),
+  {
+    text: 'Project',
+    items: ['GUARANTEES', 'SECURITY', 'ARCHITECTURE', 'CONTRIBUTING', 'CHANGELOG'].map((name) => ({
+      text: name[0] + name.slice(1).toLowerCase(),
+      link: `/${name}`,
+    })),
+  },
+]
+
+/** Directories and files of the repository are no pages: their names stay, as text. */
+const isFile = (href) => /^(\.{0,2}\/)*((deploy|examples|guest)\/|(docs\/)?decisions\/?$|LICENSE$)/.test(href)
+
+/** The README is the first page of the site. */
+function adaptLinks({ tokens }) {
+  for (const token of tokens.flatMap(({ children }) => children ?? [])) {
+    const href = token.type === 'link_open' ? token.attrGet('href') : null
+    if (href === null) continue
+    if (isFile(href)) token.attrs = []
+    else token.attrSet('href', href.replace(/^((?:\.\.?\/)*)README\.md/, '$1index.md'))
+  }
+}
+
+export default {
+  title: 'Ringfence',
+  description: 'Runs the commands of AI agents in a sandbox.',
+  srcDir: root,
+  srcExclude: ['{bench,deploy,dist,docs-site,examples,guest,policies,scripts,src,test,web}/**'],
+  outDir: `${root}/dist/docs`,
+  rewrites: { 'README.md': 'index.md' },
+  markdown: { config: (md) => md.core.ruler.push('links', adaptLinks) },
+  themeConfig: {
+    search: { provider: 'local' },
+    nav: [{ text: `Version ${version}`, link: '/CHANGELOG' }],
+    sidebar,
+    outline: [2, 3],
+  },
+}
