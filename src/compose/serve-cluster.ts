@@ -55,7 +55,7 @@ const LEASE_SECS = 10
 const leaseOf = ({ lease_secs = LEASE_SECS }: ClusterConfig): number => lease_secs * 1000
 
 /**
- * INVARIANT: shorter than the lease. A node that stops in the middle of a transaction holds the lock of its own row, and whoever
+ * INVARIANT: shorter than the lease. A node that stops in the middle of a transaction holds the lock of its own row, and the node that
  * fences it would wait for the end of that transaction.
  */
 export const idleMsIn = ({ cluster }: Config): number | undefined => cluster && leaseOf(cluster) / 2

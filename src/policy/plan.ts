@@ -317,7 +317,7 @@ function needsOf({ preset, mode, asked, limits, writes, between }: Asked): Needs
   return {
     wall: [...wall, ...network, ...(writes ? (['fs.protect'] as const) : [])],
     limits: [...held(limits), ...between],
-    // Whoever asks for it gets it or is refused, also without a wall.
+    // A caller that asks for it gets it or is refused, also on backends without isolation.
     asked: [...held(asked), ...between],
   }
 }

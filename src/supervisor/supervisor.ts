@@ -575,7 +575,7 @@ export class Supervisor {
     })
   }
 
-  /** Ends a sandbox here and leaves its record as it is, for whoever starts it again. */
+  /** Ends a sandbox here and leaves its record as it is, for the node that starts it again. */
   #release(entry: LiveSandbox, why = 'node-lost: the lease of this node has ended'): void {
     entry.ending = why
     this.#entries.delete(entry.id)

@@ -168,7 +168,7 @@ static void start_child(struct command_spec *spec) {
     exec_command(spec, sockets[1], session->supervised, spec->columns > 0);
   }
   close(sockets[1]);
-  /* Only the command has its standard streams from now on; whoever reads them then sees their end. */
+  /* Only the command has its standard streams from now on, so their readers see the end. */
   for (int fd = 0; fd < 3; fd++) close(fd);
   if (!spec->columns) setpgid(child, child);
   send_message(to_parent, MESSAGE_PID, &child, sizeof child, -1);
