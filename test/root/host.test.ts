@@ -41,7 +41,8 @@ const nothingAttached = (): Promise<void> => expect.poll(attached, { timeout: 50
 describe.runIf(canHaveRoot)('the limit of the disk', () => {
   test('is the size of the disk, for everybody and every place', { timeout: 120_000 }, async () => {
     await using sandbox = await host.open({ limits: { diskMb: 30 } })
-    const fill = 'head -c 80M /dev/zero > "$1" 2>/dev/null; stat -c %s "$1"; rm -f "$1"'
+    // Longer than the time between two measurements.
+    const fill = 'head -c 80M /dev/zero > "$1" 2>/dev/null; stat -c %s "$1"; sleep 0.3; rm -f "$1"'
     for (const [user, path] of [
       ['user', '/home/user/big'],
       ['root', '/opt/big'],

@@ -93,6 +93,11 @@ static void report_limit_events(struct command *command, int status) {
 static void record_exit(struct command *command, int status) {
   if (command->exited) return;
   if (memory_events >= 0 && !command->exit_reported) report_limit_events(command, status);
+  /* A command may fill the disk and end between two measurements. */
+  if (has_root_user && !command->exit_reported && own_disk_became_full()) {
+    set_violation_owner(command->id, false);
+    report_violation("limit.disk", "the sandbox's disk is full");
+  }
   command->exited = true;
   command->status = status;
   stdio_count_unread(command);
