@@ -90,6 +90,8 @@ static size_t clone_inner(const char *root, struct inner_mount *mounts) {
     if (is_proc && (!strcmp(type, "proc") || is_hidden(path))) continue;
     if (count == MAX_INNER) die("isolation: too many mounts below %s", root);
     int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, TREE_CLONE | O_CLOEXEC | TREE_RECURSIVE);
+    /* A later mount covers it, so commands of the sandbox do not see it either. */
+    if (tree < 0 && (errno == ENOENT || errno == ENOTDIR)) continue;
     if (tree < 0) die("isolation: cannot copy the mount %s: %s", path, strerror(errno));
     strcpy(mounts[count].path, path);
     mounts[count++].tree = tree;
