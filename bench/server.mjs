@@ -16,6 +16,8 @@ const base = mkdtempSync(join(tmpdir(), 'ringfence-bench-server-'))
 const full = process.env.FULL === '1' || process.env.RINGFENCE_FULL === '1'
 const rounds = Number(process.env.ROUNDS ?? 40)
 
+const started = []
+
 async function start(name, config) {
   const home = join(base, name)
   const file = join(base, `${name}.toml`)
@@ -29,6 +31,7 @@ async function start(name, config) {
       stdio: ['ignore', 'pipe', 'ignore'],
     },
   )
+  started.push(child)
   const line = await new Promise((resolve) => createInterface({ input: child.stdout }).once('line', resolve))
   const { url, key, pid } = JSON.parse(line)
   const client = new RingfenceClient({ url, apiKey: key, retries: 8 })
@@ -209,6 +212,7 @@ try {
   await pooled.stop()
   console.log('published elsewhere, for comparison: Daytona 186 ms, E2B 491 ms')
 } finally {
+  for (const child of started) child.kill('SIGKILL')
   rmSync(base, { recursive: true, force: true })
 }
 process.exit(0)
