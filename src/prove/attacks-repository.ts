@@ -72,8 +72,8 @@ const MOVES: readonly Attack[] = [
     succeeded: (_, __, workspace) => exists(join(workspace, '.envrc')),
   },
   {
-    // Whoever makes the call has other descriptors under these numbers.
-    name: 'create a protected name as a socket, by a descriptor of whoever binds it',
+    // The process that makes the call has other descriptors under these numbers.
+    name: 'create a protected name as a socket, by a descriptor of the process that binds it',
     script: () =>
       python(
         'import os,shutil,socket,tempfile',

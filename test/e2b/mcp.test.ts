@@ -81,7 +81,7 @@ test('the sandbox has the selected servers, behind its token', async () => {
   await Promise.all([sandbox.kill(), other.kill()])
 }, 60_000)
 
-test('whoever holds the token of a gateway approves nothing, even in a sandbox of an admin', async () => {
+test('the token of a gateway approves nothing, even in a sandbox of an admin', async () => {
   const { Client, StreamableHTTPClientTransport } = await sdk<Loose>('@modelcontextprotocol/client')
   const { approvals, keys } = here.server.server.parts
   const { secret } = await keys.create({ scopes: ['admin'] })
