@@ -41,6 +41,9 @@ describe('ordinary lines are read as what they are', () => {
     'ls -d .*',
     'find .*',
     'stat .env && git status',
+    'run-s format test:lib',
+    'npm-run-all --parallel "build:*"',
+    './scripts/format',
   ])('%s', (line) => expect(['allow', 'sandbox'], judge(line).reason).toContain(judge(line).action))
 
   it.each([
@@ -62,6 +65,8 @@ describe('what stands next to them stays refused', () => {
     'tshark -i eth0',
     'tcpdump -i any -r x',
     'mv ~/* /tmp/x',
+    'format c: /q',
+    'run-s --npm-path ./evil build',
     'ls .env | xargs cat',
     'cat $(ls .env)',
     'ls .env > names; xargs cat < names',
