@@ -341,7 +341,10 @@ function judgeOpenWrite(at: PathPattern, shown: string, use: PathUse): Finding {
 function judgeWorkspace(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding {
   const inner = at.segments.slice(roots.workspace.length)
   const verb = use === 'delete' ? 'deletes' : 'writes'
-  if (use === 'delete' && (inner.length === 0 || /^[\uFDD0-\uFDD3\uFDD5]+$/.test(inner[0] as string)))
+  // A name in the pattern, as in `**/*.pyc`, spares the rest.
+  const whole = inner.every((segment) => !/[^\uFDD0-\uFDD3\uFDD5]/.test(segment))
+  // The sandbox's own directory for temporary files is not the work of anybody.
+  if (use === 'delete' && whole && !(roots.isOwn && below(at, SHARED_PATTERNS)))
     return asked('destructive/workspace', 'deletes the whole workspace')
   const name = protectedName(inner.filter(isStatic).join('/')) ?? protectedGlob(inner)
   if (name !== undefined && !roots.isOwn) {

@@ -44,6 +44,8 @@ describe('ordinary lines are read as what they are', () => {
     'run-s format test:lib',
     'npm-run-all --parallel "build:*"',
     './scripts/format',
+    'rm **/*.pyc',
+    'mount -l -t nfs4',
   ])('%s', (line) => expect(['allow', 'sandbox'], judge(line).reason).toContain(judge(line).action))
 
   it.each([
@@ -66,6 +68,9 @@ describe('what stands next to them stays refused', () => {
     'tcpdump -i any -r x',
     'mv ~/* /tmp/x',
     'format c: /q',
+    'rm -rf */*',
+    'rm -rf ./$dir/*',
+    'mount -t nfs4 host:/x y',
     'run-s --npm-path ./evil build',
     'ls .env | xargs cat',
     'cat $(ls .env)',
