@@ -12,6 +12,13 @@ type Module = {
   readonly packages?: readonly string[]
 }
 
+const TRACING = [
+  '@opentelemetry/api',
+  '@opentelemetry/sdk-trace-node',
+  '@opentelemetry/exporter-trace-otlp-http',
+  '@opentelemetry/resources',
+]
+
 const MODULES: readonly Module[] = [
   {
     name: 'model',
@@ -98,13 +105,6 @@ const MODULES: readonly Module[] = [
     imports: ['model', 'client'],
     packages: ['@modelcontextprotocol/server', '@modelcontextprotocol/server/stdio'],
   },
-]
-
-const TRACING = [
-  '@opentelemetry/api',
-  '@opentelemetry/sdk-trace-node',
-  '@opentelemetry/exporter-trace-otlp-http',
-  '@opentelemetry/resources',
 ]
 
 const INNER = MODULES.map(({ name }) => name)
