@@ -52,6 +52,7 @@ import { Volumes } from '../supervisor/volumes/volumes.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
 import { e2bGateway } from './mcp-gateway.ts'
+import { operatorViews, SANDBOXES, sandboxesOf } from './operator-views.ts'
 import { deliversIn, fleetOf, type Membership, trailReader } from './serve-cluster.ts'
 
 /** Constructs the services that the server's routes use. */
@@ -186,6 +187,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     metrics,
     tracer: grown.tracer,
     settings: settingsOf(options, live),
+    ...operatorViews({ ringfence, store, keys }),
     backends: () => backendReports(ringfence),
     evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
       ringfence.judge(command, { workspace, cwd, home: GUEST_HOME }),
@@ -407,13 +409,6 @@ const askingGate = (gate: Gate, approvals: Approvals): Pick<Gate, 'open'> => ({
       },
     }),
 })
-
-/** SECURITY: by default no tenant gets more than half of the sandboxes, so that one tenant cannot use all of them. */
-function sandboxesOf({ server = {}, tenant: tenants }: Config, tenant: string): number {
-  const own = tenants?.find(({ name }) => name === tenant)?.max_sandboxes
-  return own ?? server.max_sandboxes_per_tenant ?? Math.ceil((server.max_sandboxes ?? SANDBOXES) / 2)
-}
-const SANDBOXES = 1000
 
 const reloading =
   ({ ringfence, gateway }: Grown, live: Live): ServerParts['reload'] =>

@@ -23,6 +23,7 @@ import { hostRoutes } from './routes/host.ts'
 import { isolationRoutes } from './routes/isolation.ts'
 import { keyRoutes } from './routes/keys.ts'
 import { nodeRoutes } from './routes/nodes.ts'
+import { operatorRoutes } from './routes/operator.ts'
 import { policyRoutes } from './routes/policy.ts'
 import { portRoutes } from './routes/ports.ts'
 import { reviewRoutes } from './routes/reviews.ts'
@@ -53,6 +54,7 @@ export const ROUTES: readonly Route[] = [
   ...consoleRoutes,
   ...hostRoutes,
   ...nodeRoutes,
+  ...operatorRoutes,
 ]
 
 /** The types of Hono's context. */

@@ -3,6 +3,7 @@ import type { ClusterNode } from '../cluster/node.ts'
 import type { NodeAdmin } from '../cluster/node-admin.ts'
 import type { TrailRecord } from '../model/api/audit.ts'
 import type { BackendView, Doctor } from '../model/api/host.ts'
+import type { SettingList, TenantInfo } from '../model/api/operator.ts'
 import type {
   CheckedPolicy,
   Inspected,
@@ -59,6 +60,9 @@ export type ServerParts = {
   readonly tracer: Tracer
   readonly journal?: Journal | undefined
   readonly settings: ServerSettings
+  readonly tenants: () => Promise<readonly TenantInfo[]>
+  /** The configuration file, setting by setting. */
+  readonly configuration: () => SettingList
   /** The backends with what each can do on this host, by the last probe. */
   readonly backends: () => Promise<readonly BackendView[]>
   /** The report of `ringfence doctor`, probed now. */
