@@ -15,7 +15,11 @@ import { SandboxError } from '../../model/errors.ts'
 
 const IDLE_MS = 30_000
 const CONNECT_MS = 2000
-const SOCKETS = 512
+/** SECURITY: who has not shown a certificate yet holds a connection not longer than this, and not more of them. */
+const HANDSHAKE_MS = 5000
+const HANDSHAKES = 256
+
+const HEADER_BYTES = 32 * 1024
 
 /** The node that a forwarded request came from; requests of clients have none. */
 const peerOf = new WeakMap<object, { readonly id: string; readonly fingerprint: string }>()
@@ -48,7 +52,8 @@ export class PeerConnections {
     const agent = new Agent({
       keepAlive: true,
       timeout: IDLE_MS,
-      maxSockets: SOCKETS,
+      // SECURITY: clients' connections to this node bound them; with a bound here the streams of one tenant would block all others.
+      maxSockets: Number.POSITIVE_INFINITY,
       scheduling: 'lifo',
       cert: this.#own.certificate,
       key: this.#own.privateKey,
@@ -119,11 +124,11 @@ export async function listenForPeers(
     keepAliveTimeout: 2 * IDLE_MS,
     requestTimeout: 0,
     noDelay: true,
+    handshakeTimeout: HANDSHAKE_MS,
+    // A client's headers and ours.
+    maxHeaderSize: HEADER_BYTES,
   })
-  server.on('connection', (socket: Socket) => {
-    sockets.add(socket)
-    socket.once('close', () => sockets.delete(socket))
-  })
+  followConnections(server, sockets)
   const admitted = async (request: IncomingMessage): Promise<boolean> => {
     const socket = request.socket as TLSSocket
     const known = peerOf.get(socket)
@@ -174,6 +179,25 @@ export async function listenForPeers(
       }),
   }
 }
+
+/** Keeps the open connections, and closes the oldest ones without a certificate when there are too many. */
+function followConnections(server: Server, sockets: Set<Socket>): void {
+  const strangers = new Map<string, Socket>()
+  server.on('connection', (socket: Socket) => {
+    const name = endOf(socket)
+    sockets.add(socket)
+    strangers.set(name, socket)
+    if (strangers.size > HANDSHAKES) strangers.values().next().value?.destroy()
+    socket.once('close', () => {
+      sockets.delete(socket)
+      if (strangers.get(name) === socket) strangers.delete(name)
+    })
+  })
+  server.on('secureConnection', (socket) => strangers.delete(endOf(socket)))
+}
+
+/** The other end of a connection; the same before and after the handshake. */
+const endOf = ({ remoteAddress, remotePort }: Socket): string => `${remoteAddress} ${remotePort}`
 
 const cannotListen = (host: string, port: number, cause: NodeJS.ErrnoException): SandboxError =>
   new SandboxError('invalid-config', `cannot listen for other nodes on ${host}:${port}: ${cause.code}`, {
