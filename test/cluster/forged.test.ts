@@ -1,10 +1,10 @@
 import type { IncomingMessage } from 'node:http'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
-import { Duplex } from 'node:stream'
+import { Duplex, Readable } from 'node:stream'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { authorityOf, issueNodeCertificate } from '../../src/cluster/identity.ts'
-import { forwardUpgrade } from '../../src/server/cluster/forward.ts'
-import { PeerConnections } from '../../src/server/cluster/peers.ts'
+import { askPeer, forwardUpgrade } from '../../src/server/cluster/forward.ts'
+import { listenForPeers, PeerConnections } from '../../src/server/cluster/peers.ts'
 import { type Postgres, startPostgres } from '../server/postgres.ts'
 import { FULL } from '../server/test-server.ts'
 import { type Fleet, startFleet } from './fleet.ts'
@@ -144,6 +144,44 @@ test('a node whose database fails answers the other node', { timeout: 30_000 }, 
   }
 })
 
+/** A request as the server hands it on. */
+const askedFor = (url: string, headers: object): IncomingMessage =>
+  Object.assign(Readable.from([]), {
+    headers: { host: 'x', ...headers },
+    complete: true,
+    socket: {},
+    url,
+    method: 'GET',
+  }) as unknown as IncomingMessage
+
+/** Passes connections on to a port until it is cut: then they stay open, and nothing arrives. */
+async function cuttableWire(port: number) {
+  const ends: Socket[] = []
+  let isCut = false
+  const server = createServer((one) => {
+    ends.push(one)
+    one.on('error', () => {})
+    if (isCut) return
+    const other = connect(port, '127.0.0.1')
+    ends.push(other)
+    other.on('error', () => {})
+    one.pipe(other)
+    other.pipe(one)
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return {
+    port: (server.address() as AddressInfo).port,
+    cut: () => {
+      isCut = true
+      for (const end of ends) end.unpipe().pause()
+    },
+    close: () => {
+      for (const end of ends) end.destroy()
+      server.close()
+    },
+  }
+}
+
 describe('one that stops the way for others', () => {
   test('connections that never show a certificate are closed, and nodes still get through', async () => {
     const { url } = nodeAt(1).server.parts.cluster?.node.peer(nodeAt(1).id) ?? { url: '' }
@@ -181,6 +219,44 @@ describe('one that stops the way for others', () => {
     await expect(forwarded).rejects.toMatchObject({ code: 'unreachable' })
     peers.close()
     silent.close()
+  })
+
+  test('a node that nothing reaches any more holds nobody', { timeout: 60_000 }, async () => {
+    const authority = await authorityOf(nodeAt(0).server.store, fleet.clusterKey)
+    const theirs = issueNodeCertificate(authority, 'eeeeeeeeeeeeeeee')
+    let pings = 0
+    const listener = await listenForPeers(theirs, { host: '127.0.0.1', port: 0 })
+    listener.serve({
+      request: (asked, answer) => {
+        if (asked.url === '/healthz') pings++
+        if (asked.url === '/stream') answer.write('begun')
+        else if (asked.url !== '/silent') answer.end()
+      },
+      upgrade: (_, socket) =>
+        void socket.write('HTTP/1.1 101 x\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n'),
+      admits: async () => true,
+    })
+    const wire = await cuttableWire(Number(new URL(listener.url).port))
+    const row = nodeAt(0).server.parts.cluster?.node.peer(nodeAt(1).id)
+    if (!row) throw new Error('no node')
+    const { fingerprint } = theirs
+    const node = { ...row, id: 'eeeeeeeeeeeeeeee', fingerprint, url: `https://127.0.0.1:${wire.port}` }
+    const peers = new PeerConnections(issueNodeCertificate(authority, 'ffffffffffffffff'), 500)
+    const parts = { self: 'x', peers, node }
+    const stream = await askPeer(askedFor('/stream', {}), { ...parts, body: Buffer.alloc(0) })
+    const client = new Duplex({ read() {}, write: (_chunk, _encoding, done) => done() })
+    await forwardUpgrade(askedFor('/', { upgrade: 'x' }), client, Buffer.alloc(0), parts)
+    const silent = askPeer(askedFor('/silent', {}), { ...parts, body: Buffer.alloc(0) })
+    silent.catch(() => {})
+    // A node that answers others is not given up, however long an answer takes.
+    await expect.poll(() => pings, { timeout: 10_000 }).toBeGreaterThan(0)
+    expect([stream.destroyed, client.destroyed]).toEqual([false, false])
+    wire.cut()
+    await expect(silent).rejects.toMatchObject({ code: 'unreachable' })
+    await expect.poll(() => [stream.destroyed, client.destroyed], { timeout: 10_000 }).toEqual([true, true])
+    peers.close()
+    await listener.close()
+    wire.close()
   })
 
   test.runIf(FULL)('600 streams of one tenant to another node', { timeout: 300_000 }, async () => {

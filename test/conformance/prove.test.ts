@@ -107,7 +107,7 @@ describe('a signed report', () => {
     ['attacks without a reason', { backends: [{ ...proof, attacks: [{ guarantee: 'x', attack: 'y' }] }] }],
     ['no kernel', { kernel: 3 }],
   ])('that is signed, with %s, is refused', (_, changed) => {
-    const report = { ...signed.report, ...changed } as typeof signed.report
+    const report = { ...signed.report, ...changed } as unknown as typeof signed.report
     expect(checkReport(signReport(report, key))).toBe('it is not a report of this version of ringfence')
   })
   test.each([null, {}, [], 'x'])('%j is none', (value) =>

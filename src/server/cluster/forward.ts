@@ -47,13 +47,9 @@ export type ForwardOptions = {
 }
 
 function optionsOf(request: IncomingMessage, { self, peers, node, extra }: ForwardOptions): RequestOptions {
-  const { hostname, port } = new URL(node.url)
   return {
-    agent: peers.to(node),
-    host: hostname.replace(/^\[|\]$/g, ''),
-    port,
+    ...peers.optionsTo(node, request.url),
     method: request.method,
-    path: request.url,
     headers: { ...passedHeaders(request, self), ...extra },
     setHost: false,
   }
@@ -67,6 +63,7 @@ export function askPeer(request: IncomingMessage, options: ForwardOptions): Prom
     const outgoing = httpsRequest({ ...base, headers })
     const fail = (cause: unknown): void => reject(unreachable(options.node, cause))
     boundConnect(outgoing, fail)
+    options.peers.follow(options.node, outgoing)
     // A client that goes away takes its command or its question with it, as if it had asked the owner itself.
     const giveUp = (): void => void outgoing.destroy()
     options.response?.once('close', giveUp)
@@ -123,6 +120,7 @@ export function forwardUpgrade(
     const outgoing = httpsRequest({ ...base, headers })
     const fail = (cause: unknown): void => reject(unreachable(options.node, cause))
     boundConnect(outgoing, fail)
+    options.peers.follow(options.node, outgoing)
     outgoing.once('error', fail)
     outgoing.once('response', (answer) => {
       writeHead(socket, answer, 'close')
@@ -130,6 +128,7 @@ export function forwardUpgrade(
       resolve()
     })
     outgoing.once('upgrade', (answer, other, first) => {
+      options.peers.follow(options.node, other)
       writeHead(socket, answer)
       join(socket, other, { first, head })
       resolve()

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http'
-import { Agent, createServer, type Server } from 'node:https'
+import { Agent, createServer, type RequestOptions, request, type Server } from 'node:https'
 import type { AddressInfo, Socket } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 import type { NodeCertificate } from '../../cluster/identity.ts'
@@ -36,18 +36,102 @@ export function clientAddress(request: Pick<IncomingMessage, 'socket' | 'headers
   return (Array.isArray(told) ? told[0] : told) ?? request.socket?.remoteAddress ?? ''
 }
 
+/** How often a node that is being waited for is asked whether it is there, and how often it may fail to answer. */
+const PING_MS = 5000
+const MISSED_PINGS = 3
+
+/** Something that waits for a node, or is connected to it. */
+type Waiting = { once(event: 'close', listener: () => void): unknown; destroy(): unknown }
+
+/** What is open to one run of a node. */
+type OpenToNode = { readonly waiting: Set<Waiting>; timer: NodeJS.Timeout; missed: number; isAsked: boolean }
+
 /** Opens connections to other nodes, and keeps them for the next request. */
 export class PeerConnections {
   readonly #own: NodeCertificate
+  readonly #pingMs: number
   readonly #agents = new Map<string, Agent>()
+  readonly #open = new Map<string, OpenToNode>()
 
-  constructor(own: NodeCertificate) {
+  constructor(own: NodeCertificate, pingMs = PING_MS) {
     this.#own = own
+    this.#pingMs = pingMs
+  }
+
+  /**
+   * Ends a request or a connection when the node is gone, or can no longer be reached: a connection over which nothing arrives any more
+   * reports an error only after many minutes.
+   */
+  follow(node: NodeRow, one: Waiting): void {
+    const { fingerprint } = node
+    const known = this.#open.get(fingerprint)
+    const open = known ?? {
+      waiting: new Set(),
+      timer: setInterval(() => this.#check(node), this.#pingMs).unref(),
+      missed: 0,
+      isAsked: false,
+    }
+    this.#open.set(fingerprint, open)
+    open.waiting.add(one)
+    one.once('close', () => {
+      open.waiting.delete(one)
+      if (open.waiting.size > 0 || this.#open.get(fingerprint) !== open) return
+      clearInterval(open.timer)
+      this.#open.delete(fingerprint)
+    })
+  }
+
+  /** By a connection of its own. Any answer will do: a node that is busy is not gone. */
+  #check(node: NodeRow): void {
+    const open = this.#open.get(node.fingerprint)
+    if (!open || open.isAsked) return
+    open.isAsked = true
+    const answered = (isThere: boolean): void => {
+      open.isAsked = false
+      open.missed = isThere ? 0 : open.missed + 1
+      if (open.missed >= MISSED_PINGS) this.#drop(node.fingerprint)
+    }
+    const { agent: _, ...options } = this.optionsTo(node, '/healthz')
+    const asked = request({ ...options, ...this.#tls(node), agent: false, timeout: this.#pingMs })
+    asked.once('response', (answer) => {
+      answer.resume()
+      answered(true)
+    })
+    asked.once('timeout', () => asked.destroy(new Error('no answer')))
+    asked.once('error', () => answered(false))
+    asked.end()
+  }
+
+  #drop(fingerprint: string): void {
+    this.#agents.get(fingerprint)?.destroy()
+    this.#agents.delete(fingerprint)
+    const open = this.#open.get(fingerprint)
+    clearInterval(open?.timer)
+    this.#open.delete(fingerprint)
+    for (const one of open?.waiting ?? []) one.destroy()
+  }
+
+  /** The options of a request to a node. */
+  optionsTo(node: NodeRow, path: string | undefined): RequestOptions {
+    const { hostname, port } = new URL(node.url)
+    return { agent: this.to(node), host: hostname.replace(/^\[|\]$/g, ''), port, path }
+  }
+
+  #tls({ id, fingerprint }: NodeRow) {
+    return {
+      cert: this.#own.certificate,
+      key: this.#own.privateKey,
+      ca: this.#own.authority,
+      minVersion: 'TLSv1.3' as const,
+      servername: nodeHost(id),
+      checkServerIdentity: (_host: string, seen: { readonly fingerprint256: string }) =>
+        seen.fingerprint256 === fingerprint ? undefined : new Error('this is another run of the node'),
+    }
   }
 
   /** The agent for one run of a node. */
-  to({ id, fingerprint }: NodeRow): Agent {
-    const known = this.#agents.get(fingerprint)
+  to(node: NodeRow): Agent {
+    const known = this.#agents.get(node.fingerprint)
     if (known) return known
     const agent = new Agent({
       keepAlive: true,
@@ -55,31 +139,21 @@ export class PeerConnections {
       // SECURITY: clients' connections to this node bound them; with a bound here the streams of one tenant would block all others.
       maxSockets: Number.POSITIVE_INFINITY,
       scheduling: 'lifo',
-      cert: this.#own.certificate,
-      key: this.#own.privateKey,
-      ca: this.#own.authority,
-      minVersion: 'TLSv1.3',
-      servername: nodeHost(id),
-      checkServerIdentity: (_host, seen) =>
-        seen.fingerprint256 === fingerprint ? undefined : new Error('this is another run of the node'),
+      ...this.#tls(node),
     })
-    this.#agents.set(fingerprint, agent)
+    this.#agents.set(node.fingerprint, agent)
     return agent
   }
 
   /** Closes the connections to nodes that are not among these any more. */
   keepOnly(nodes: readonly NodeRow[]): void {
     const alive = fingerprintsOf(nodes)
-    for (const [fingerprint, agent] of this.#agents) {
-      if (alive.has(fingerprint)) continue
-      agent.destroy()
-      this.#agents.delete(fingerprint)
-    }
+    for (const fingerprint of [...this.#agents.keys(), ...this.#open.keys()])
+      if (!alive.has(fingerprint)) this.#drop(fingerprint)
   }
 
   close(): void {
-    for (const agent of this.#agents.values()) agent.destroy()
-    this.#agents.clear()
+    for (const fingerprint of [...this.#agents.keys(), ...this.#open.keys()]) this.#drop(fingerprint)
   }
 }
 
