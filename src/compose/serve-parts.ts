@@ -6,6 +6,7 @@ import { Review, reviewedId } from '../host/review/review.ts'
 import type { WritableRoots } from '../host/root/writable-roots.ts'
 import type { CLUSTER_ROLES, Config } from '../model/config.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
+import type { Tracer } from '../model/tracer.ts'
 import { approvedHostsOf } from '../policy/network/plan-egress.ts'
 import { AuthenticatedStreams } from '../server/authenticated-streams.ts'
 import { whyOut } from '../server/console-auth.ts'
@@ -78,6 +79,7 @@ export type ServeOptions = ComposeOptions & {
 /** The opened resources that the services need. */
 export type Grown = {
   readonly metrics: Metrics
+  readonly tracer: Tracer
   readonly ringfence: Ringfence
   readonly store: Store
   readonly trail: StoreTrail
@@ -182,6 +184,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     trail: reader,
     feed,
     metrics,
+    tracer: grown.tracer,
     settings: settingsOf(options, live),
     backends: () => backendReports(ringfence),
     evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
@@ -286,6 +289,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server, usage }: Super
     newId,
     approvals,
     metrics,
+    tracer: grown.tracer,
     policyHash: ringfence.policyHash,
     onLive: (entry) => usage.follow(entry),
     open: openFrom(templates, grown.images, openWithVolumes(volumes, opening(grown, approvals), newId)),

@@ -15,6 +15,7 @@ import type { SkillRun, SkillUsage, SkillView } from '../model/api/skills.ts'
 import type { Decision } from '../model/decision.ts'
 import type { EventSink, Json } from '../model/event.ts'
 import type { Requester } from '../model/requester.ts'
+import type { Tracer } from '../model/tracer.ts'
 import type { Keys, Principal } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
 import type { Approvals } from '../supervisor/approvals/approvals.ts'
@@ -55,6 +56,7 @@ export type ServerParts = {
   readonly trail: StoreTrailReader
   readonly feed: Feed
   readonly metrics: Metrics
+  readonly tracer: Tracer
   readonly journal?: Journal | undefined
   readonly settings: ServerSettings
   /** The backends with what each can do on this host, by the last probe. */

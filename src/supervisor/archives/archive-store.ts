@@ -1,5 +1,6 @@
-import { createCipheriv, createDecipheriv, createHash, createHmac, randomBytes } from 'node:crypto'
+import { createHash, createHmac } from 'node:crypto'
 import { open } from 'node:fs/promises'
+import { decrypt, encrypt } from '../../host/secrets/authenticated-cipher.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { claimChunk, condemnChunks, forgetChunk, noteStored } from '../../store/chunks.ts'
 import type { Store } from '../../store/sql.ts'
@@ -115,22 +116,15 @@ export class ArchiveStore {
   #sealed(name: string, chunk: Buffer): Uint8Array {
     const { key } = this.#parts
     if (!key) return chunk
-    const nonce = randomBytes(12)
-    const cipher = createCipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(name))
-    const body = Buffer.concat([cipher.update(chunk), cipher.final()])
-    return Buffer.concat([nonce, cipher.getAuthTag(), body])
+    return encrypt(key, chunk, name)
   }
 
   #opened(name: string, bytes: Uint8Array): Uint8Array {
     const { key } = this.#parts
     if (!key) return bytes
-    try {
-      const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, 12)).setAAD(Buffer.from(name))
-      decipher.setAuthTag(bytes.subarray(12, 28))
-      return Buffer.concat([decipher.update(bytes.subarray(28)), decipher.final()])
-    } catch (cause) {
-      throw new SandboxError('launch-failed', 'a chunk in the archive store cannot be decrypted', { cause })
-    }
+    const chunk = decrypt(key, bytes, name)
+    if (!chunk) throw new SandboxError('launch-failed', 'a chunk in the archive store cannot be decrypted')
+    return chunk
   }
 }
 
