@@ -22,7 +22,7 @@ type InputTarget = {
 
 /** Passes our standard input on to a command, as fast as it reads, until either has ended. */
 export function passOwnInput(command: InputTarget): void {
-  const { stdin } = process
+  const stdin = process.stdin
   let writing = Promise.resolve()
   let isOver = false
   const stop = (): void => {
@@ -45,7 +45,7 @@ const full = new Map<OwnOutput, Promise<void>>()
 
 /** Writes to one of our outputs; the promise resolves when more can be written, or when nobody reads it any more. */
 export function writeOwn(stream: OwnOutput, chunk: Uint8Array): Promise<void> | undefined {
-  const output = process[stream]
+  const output = stream === 'stdout' ? process.stdout : process.stderr
   if (output.write(chunk) || output.destroyed) return undefined
   const known = full.get(stream)
   if (known) return known
