@@ -25,7 +25,14 @@ function headersRead(): ReadonlySet<string> {
 const HARMLESS = [
   ...['accept', 'accept-encoding', 'content-encoding', 'content-length', 'content-type', 'host', 'origin'],
   ...['last-event-id', 'idempotency-key', 'x-request-id', 'mcp-session-id', 'connect-timeout-ms', 'range'],
-  ...['keepalive-ping-interval', 'sec-fetch-site', 'x-forwarded-proto', 'transfer-encoding', 'upgrade'],
+  ...[
+    'keepalive-ping-interval',
+    'sec-fetch-site',
+    'traceparent',
+    'x-forwarded-proto',
+    'transfer-encoding',
+    'upgrade',
+  ],
 ]
 
 describe('headers of a request to a port of a sandbox', () => {
