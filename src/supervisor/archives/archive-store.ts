@@ -7,6 +7,8 @@ import type { Store } from '../../store/sql.ts'
 import type { ObjectStore } from './s3.ts'
 
 const CHUNK_BYTES = 8 * 1024 * 1024
+/** Nonce and tag of an encrypted chunk. */
+const SEAL_BYTES = 12 + 16
 /** Chunks of one archive that are on their way at a time. */
 const AT_ONCE = 4
 const WAIT_MS = 500
@@ -67,7 +69,7 @@ export class ArchiveStore {
   async *download(tenant: string, hashes: readonly string[]): AsyncGenerator<Uint8Array, void> {
     for (const hash of hashes) {
       const name = this.nameOf(tenant, hash)
-      const chunk = this.#opened(name, await this.#parts.objects.get(name))
+      const chunk = this.#opened(name, await this.#parts.objects.get(name, CHUNK_BYTES + SEAL_BYTES))
       if (createHash('sha256').update(chunk).digest('hex') !== hash)
         throw new SandboxError('launch-failed', 'a chunk in the archive store has another content')
       yield chunk
