@@ -146,11 +146,6 @@ export type KeyJson = {
   readonly d?: string
 }
 
-const DER = {
-  publicKeyEncoding: { type: 'spki', format: 'der' },
-  privateKeyEncoding: { type: 'pkcs8', format: 'der' },
-} as const
-
 /** In both encodings the key itself comes last. */
 const keyBytes = (der: Buffer): string => der.subarray(-32).toString('base64url')
 
@@ -160,7 +155,10 @@ const keyBytes = (der: Buffer): string => der.subarray(-32).toString('base64url'
  * collected at that moment: the collector waits for the lock that the export holds.
  */
 export function createKey(): KeyJson {
-  const { publicKey, privateKey } = generateKeyPairSync('ed25519', DER)
+  const { publicKey, privateKey } = generateKeyPairSync('ed25519', {
+    publicKeyEncoding: { type: 'spki', format: 'der' },
+    privateKeyEncoding: { type: 'pkcs8', format: 'der' },
+  })
   return { kty: 'OKP', crv: 'Ed25519', x: keyBytes(publicKey), d: keyBytes(privateKey) }
 }
 
