@@ -162,9 +162,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     sessions,
     streams: streamsOf(keys, sessions),
     usage: e2b.usage,
-    signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
-    requests: new RateLimit(server.requests_per_second ?? REQUESTS_PER_SECOND),
-    wrongKeys: new RateLimit(server.wrong_keys_per_second ?? WRONG_KEYS_PER_SECOND),
+    ...ratesOf(server),
     policy: policyOf(ringfence, reload),
     doctor: () => doctorReport(ringfence, grown.membership && (() => listNodes(store))),
     reviews: reviewsOf(grown, supervisor),
@@ -450,6 +448,12 @@ function settingsOf(options: ServeOptions, live: Live): ServerParts['settings'] 
     version: options.version ?? '0.1.0',
   }
 }
+
+const ratesOf = (server: NonNullable<Config['server']>) => ({
+  signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
+  requests: new RateLimit(server.requests_per_second ?? REQUESTS_PER_SECOND),
+  wrongKeys: new RateLimit(server.wrong_keys_per_second ?? WRONG_KEYS_PER_SECOND),
+})
 
 /** Limits guesses of sign-in secrets, which are unguessable anyway. */
 const SIGN_INS_PER_SECOND = 5
