@@ -1,5 +1,6 @@
 /** The library, and the internal modules that the benchmarks and scripts use. */
 export { Sandbox, wrap } from '../src/api.ts'
+export { createKey } from '../src/audit/chain.ts'
 export { docker } from '../src/backends/docker/backend.ts'
 export { gvisor } from '../src/backends/gvisor/backend.ts'
 export { compose } from '../src/compose/compose.ts'
