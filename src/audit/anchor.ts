@@ -1,5 +1,6 @@
-import { closeSync } from 'node:fs'
+import { closeSync, statSync } from 'node:fs'
 import type { Json } from '../model/event.ts'
+import { assertPrivateFile } from '../model/private-file.ts'
 import { canonical } from './canonical.ts'
 import {
   createKey,
@@ -123,6 +124,10 @@ export function loadKey(home: string): SigningKey | undefined {
   const json = readKey(home)
   if (json === undefined) return undefined
   if (json.d === undefined) throw damaged('the secret part of the signing key is missing')
+  const file = pathsOf(home).key
+  const { mode, uid } = statSync(file)
+  // SECURITY: whoever can read the key can write records that verify.
+  assertPrivateFile('the signing key of the audit log', { file, mode, uid, reader: process.geteuid?.() })
   return signingKeyOf(json)
 }
 

@@ -1,6 +1,7 @@
-import { chmodSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { environment, stateDirectory } from '../compose/compose.ts'
+import { readPrivateFile } from '../host/secrets/private-file.ts'
 import { SandboxError } from '../model/errors.ts'
 
 /** A server and the key for it. */
@@ -18,12 +19,8 @@ const file = (): string => join(stateDirectory(environment()), 'servers.json')
 
 /** All stored servers; none if nothing was ever stored. */
 export function readContexts(): Contexts {
-  let text: string
-  try {
-    text = readFileSync(file(), 'utf8')
-  } catch {
-    return NONE
-  }
+  if (!existsSync(file())) return NONE
+  const text = readPrivateFile('the file with the keys of servers', file()).toString()
   try {
     return JSON.parse(text) as Contexts
   } catch (cause) {

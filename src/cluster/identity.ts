@@ -6,7 +6,7 @@ import {
   randomBytes,
   X509Certificate,
 } from 'node:crypto'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { writeAtomically } from '../host/files/atomic-file.ts'
 import {
   type AuthorityKeys,
@@ -16,6 +16,7 @@ import {
   nameOf,
 } from '../host/net/certificate.ts'
 import { decrypt, encrypt } from '../host/secrets/authenticated-cipher.ts'
+import { readPrivateFile } from '../host/secrets/private-file.ts'
 import { SandboxError } from '../model/errors.ts'
 import {
   addSecret,
@@ -52,7 +53,7 @@ export class ClusterKey {
   /** The key in a file; undefined if there is no such file. */
   static load(file: string): ClusterKey | undefined {
     if (!existsSync(file)) return undefined
-    const bytes = Buffer.from(readFileSync(file, 'utf8').trim(), 'hex')
+    const bytes = Buffer.from(readPrivateFile('the cluster key', file).toString().trim(), 'hex')
     if (bytes.length === KEY_BYTES) return new ClusterKey(bytes)
     throw new SandboxError('invalid-config', `the cluster key in \`${file}\` is not 64 hexadecimal digits`, {
       hint: 'restore it, or remove it and join again with a new token',

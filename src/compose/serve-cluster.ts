@@ -23,15 +23,17 @@ import { secretIn } from '../server/auth.ts'
 import { CreateRouter, type CreateRouterParts } from '../server/cluster/create-router.ts'
 import { listenForPeers, PeerConnections, type PeerListener } from '../server/cluster/peers.ts'
 import { ClusterRouter } from '../server/cluster/router.ts'
+import { SignedAddresses } from '../server/cluster/signed-addresses.ts'
 import { consolePrincipal } from '../server/console-auth.ts'
 import type { ListenOptions } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
 import type { NodeFacts } from '../store/nodes.ts'
 import { openStore } from '../store/open.ts'
-import type { SandboxRow } from '../store/sandboxes.ts'
+import { liveSandboxIds, type SandboxRow } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import { findVolume, volumeNode } from '../store/volumes.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
+import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import type { Instance } from '../supervisor/instance.ts'
 import type { Fleet } from '../supervisor/supervisor.ts'
 import { Drain } from './cluster-drain.ts'
@@ -321,7 +323,7 @@ type IncomingHttpHeaders = Parameters<CreateRouterParts['volumeOwner']>[0]
 export function clusterListening(
   membership: Membership,
   parts: ServerParts,
-  store: Store,
+  { store, tokens }: { readonly store: Store; readonly tokens: SandboxTokens },
 ): ListenOptions['cluster'] {
   const { node, peers, owners, reservations, facts, config, listener } = membership
   const { supervisor, metrics, log, templates } = parts
@@ -359,6 +361,11 @@ export function clusterListening(
     peers,
     owners,
     creates,
+    signed: new SignedAddresses({
+      liveHere: () => supervisor.liveIds,
+      liveAnywhere: () => liveSandboxIds(store),
+      accessToken: (id) => tokens.access(id),
+    }),
     isLive: (id) => supervisor.has(id),
     volumeOwner,
     archivePath: (name) => templates.archivePath(name),

@@ -162,7 +162,7 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     sessions,
     streams: streamsOf(keys, sessions),
     usage: e2b.usage,
-    signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
+    ...ratesOf(server),
     policy: policyOf(ringfence, reload),
     doctor: () => doctorReport(ringfence, grown.membership && (() => listNodes(store))),
     reviews: reviewsOf(grown, supervisor),
@@ -443,16 +443,22 @@ function settingsOf(options: ServeOptions, live: Live): ServerParts['settings'] 
   return {
     hosts: server.hosts ?? [],
     origins: server.origins ?? [],
-    requestsPerSecond: server.requests_per_second ?? 2000,
-    wrongKeysPerSecond: server.wrong_keys_per_second ?? 20,
     allowInteractive: () => live.config.policy?.allow_interactive ?? false,
     tls: Boolean(options.tlsCert ?? server.tls_cert),
     version: options.version ?? '0.1.0',
   }
 }
 
+const ratesOf = (server: NonNullable<Config['server']>) => ({
+  signIns: new RateLimit(server.wrong_keys_per_second ?? SIGN_INS_PER_SECOND),
+  requests: new RateLimit(server.requests_per_second ?? REQUESTS_PER_SECOND),
+  wrongKeys: new RateLimit(server.wrong_keys_per_second ?? WRONG_KEYS_PER_SECOND),
+})
+
 /** Limits guesses of sign-in secrets, which are unguessable anyway. */
 const SIGN_INS_PER_SECOND = 5
+const REQUESTS_PER_SECOND = 2000
+const WRONG_KEYS_PER_SECOND = 20
 
 function poolSize({
   size,

@@ -237,7 +237,7 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   const recovered = await recover(parts, grown)
   const { membership } = grown
   const moving = membership && enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
-  const cluster = membership && clusterListening(membership, parts, store)
+  const cluster = membership && clusterListening(membership, parts, grown)
   if (membership) describeCluster(membership, parts)
   const codex = execServerMount()
   closing.push(() => codex.close())

@@ -9,7 +9,7 @@ import type { Credential } from './authenticated-streams.ts'
 import { jsonBody, queryOf } from './body.ts'
 import { clientAddress } from './cluster/peers.ts'
 import { consolePrincipal } from './console-auth.ts'
-import { checkHost, checkOrigin, RateLimit } from './guard.ts'
+import { checkHost, checkOrigin, limitWrongKeys } from './guard.ts'
 import { openApi } from './openapi.ts'
 import type { ServerParts } from './parts.ts'
 import { problem } from './problem.ts'
@@ -206,10 +206,7 @@ const preflight = (origin: string, requestId: string): Response =>
 
 function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['authenticate'] {
   const auth = authenticator(parts.keys, parts.supervisor)
-  const rate = new RateLimit(parts.settings.requestsPerSecond)
-  const wrong = new RateLimit(parts.settings.wrongKeysPerSecond)
   return async (context, scope, sandboxId) => {
-    const address = clientAddress(context.env?.incoming)
     try {
       const { headers, method } = context.req.raw
       let by: Credential = 'secret'
@@ -220,12 +217,12 @@ function authenticateWith(parts: ServerParts, fromConsole: boolean): Surface['au
       }
       const principal = await ask()
       context.set('principal', principal)
-      rate.assert(principal.keyId)
+      parts.requests.assert(principal.keyId)
       authorize(principal, scope, sandboxId !== undefined)
       parts.streams.enter(by, headers, sandboxId, ask, context.env?.outgoing)
       return principal
     } catch (error) {
-      if (error instanceof SandboxError && error.code === 'unauthenticated') wrong.assert(address)
+      limitWrongKeys(error, parts, clientAddress(context.env?.incoming))
       throw error
     }
   }

@@ -77,3 +77,12 @@ export class RateLimit {
       })
   }
 }
+
+/** Counts a failed authentication; throws the refusal of an address that has tried too many keys. */
+export function limitWrongKeys(
+  error: unknown,
+  { wrongKeys }: { readonly wrongKeys: Pick<RateLimit, 'assert'> },
+  address: string,
+): void {
+  if (error instanceof SandboxError && error.code === 'unauthenticated') wrongKeys.assert(address)
+}

@@ -1,10 +1,11 @@
-import { readFileSync } from 'node:fs'
+import { readFileSync, statSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import { createServer as createSecureServer, Server as SecureServer } from 'node:https'
 import { type AddressInfo, isIP, type Socket } from 'node:net'
 import { createSecureContext } from 'node:tls'
 import { getRequestListener } from '@hono/node-server'
 import { SandboxError } from '../model/errors.ts'
+import { assertPrivateFile } from '../model/private-file.ts'
 import { createApp, type Mount } from './app.ts'
 import type { PeerListener } from './cluster/peers.ts'
 import type { ClusterRouter, Local } from './cluster/router.ts'
@@ -17,10 +18,13 @@ export type Tls = { readonly cert: Buffer; readonly key: Buffer }
 /** Reads a certificate and its key; throws unless they can be used together. */
 export function readTls(cert: string, key: string): Tls {
   try {
+    const { mode, uid } = statSync(key)
+    assertPrivateFile('the TLS key', { file: key, mode, uid, reader: process.geteuid?.() })
     const tls = { cert: readFileSync(cert), key: readFileSync(key) }
     createSecureContext(tls)
     return tls
   } catch (cause) {
+    if (cause instanceof SandboxError) throw cause
     throw new SandboxError(
       'invalid-config',
       `the certificate \`${cert}\` cannot be used: ${(cause as Error).message}`,

@@ -52,6 +52,10 @@ export type ServerParts = {
   readonly usage: UsageHistory
   /** How often one address may try to sign in. */
   readonly signIns: { assert(name: string): void }
+  /** How many requests and upgrades a key may send, by its id. */
+  readonly requests: { assert(keyId: string): void }
+  /** How many wrong keys an address may try, in requests and upgrades together. */
+  readonly wrongKeys: { assert(address: string): void }
   readonly approvals: Approvals
   readonly webhooks: Webhooks
   readonly trail: StoreTrailReader
@@ -135,9 +139,6 @@ type ServerSettings = {
   readonly hosts: readonly string[]
   /** Other web pages that may call it. */
   readonly origins: readonly string[]
-  readonly requestsPerSecond: number
-  /** How many wrong keys an address may try in a second. */
-  readonly wrongKeysPerSecond: number
   readonly allowInteractive: () => boolean
   /** Whether we speak TLS ourselves. */
   readonly tls: boolean

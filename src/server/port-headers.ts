@@ -114,7 +114,11 @@ const NOT_FROM_OUR_ORIGIN: ReadonlySet<string> = new Set([
   'authentication-info',
 ])
 
-const isKeptInAnswer = (name: string): boolean => !NEVER.has(name) && !TO_PROXIES.test(name)
+/** Never passed on: another node would take them for words of this one. */
+const BETWEEN_NODES = /^ringfence-/
+
+const isKeptInAnswer = (name: string): boolean =>
+  !NEVER.has(name) && !TO_PROXIES.test(name) && !BETWEEN_NODES.test(name)
 
 /** What may be passed on, as pairs, in the program's order. */
 export function passedHeaders(

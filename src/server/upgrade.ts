@@ -10,9 +10,10 @@ import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
 import { authenticator, authorize } from './auth.ts'
 import type { Credential } from './authenticated-streams.ts'
 import { bytesOf, parseJson } from './body.ts'
+import { clientAddress } from './cluster/peers.ts'
 import { consolePrincipal } from './console-auth.ts'
 import { isPortHost } from './e2b/ids.ts'
-import { checkHost, checkOrigin } from './guard.ts'
+import { checkHost, checkOrigin, limitWrongKeys } from './guard.ts'
 import type { ServerParts } from './parts.ts'
 import { isKeptWhenSwitching, passedHeaders } from './port-headers.ts'
 import { innerHeaders, innerPath, portOf, toResponse } from './ports.ts'
@@ -64,6 +65,7 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
           return person ?? (await auth.principalOf(headers, sandboxId))
         }
         const principal = await ask()
+        parts.requests.assert(principal.keyId)
         authorize(principal, 'exec', true)
         parts.streams.enter(by, headers, sandboxId, ask, socket)
         return principal
@@ -72,8 +74,18 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
       for (const take of takersFor(host)) if (await take(upgrade)) return
       throw new SandboxError('not-found', 'no such route to upgrade')
     } catch (error) {
-      await refuse(socket, problem(error, 'upgrade', parts.log))
+      await refuse(socket, problem(counted(error, parts, request), 'upgrade', parts.log))
     }
+  }
+}
+
+/** The error, or the refusal of an address that has tried too many wrong keys. */
+function counted(error: unknown, parts: ServerParts, request: IncomingMessage): unknown {
+  try {
+    limitWrongKeys(error, parts, clientAddress(request))
+    return error
+  } catch (refusal) {
+    return refusal
   }
 }
 

@@ -1,8 +1,9 @@
-import { chmodSync, mkdirSync, readFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { canonical } from '../audit/canonical.ts'
 import { createKey, signingKeyOf, verifyKeyOf } from '../audit/chain.ts'
 import { writeAtomically } from '../host/files/atomic-file.ts'
+import { readPrivateFile } from '../host/secrets/private-file.ts'
 import { SandboxError } from '../model/errors.ts'
 import { type Infer, object, record, text } from '../model/shape.ts'
 import { SIGNATURE_FILE, type SkillPackage } from './package.ts'
@@ -103,8 +104,8 @@ export class SkillSignatures {
 
   #ownKey(): ReturnType<typeof signingKeyOf> {
     const file = join(this.#dir, 'signing-key.json')
-    const source = textOf(file)
-    if (source !== undefined) {
+    if (existsSync(file)) {
+      const source = readPrivateFile('the signing key of skills', file).toString()
       const { x, d } = parsed('signing-key.json', () => keyShape.parse(JSON.parse(source), file))
       return signingKeyOf({ kty: 'OKP', crv: 'Ed25519', x, d })
     }

@@ -229,6 +229,12 @@ export async function countLive(
   return { ofKey: Number(row?.of_key ?? 0), ofTenant: Number(row?.of_tenant ?? 0) }
 }
 
+/** The ids of all sandboxes that have not ended, on all servers of this database. */
+export async function liveSandboxIds(store: Store): Promise<readonly string[]> {
+  const rows = await store.read("SELECT id FROM sandboxes WHERE state NOT IN ('destroyed', 'failed')")
+  return rows.map((row) => row.id as string)
+}
+
 /** How many sandboxes of each tenant have not ended, on all servers of this database. */
 export async function countByTenant(store: Store): Promise<ReadonlyMap<string, number>> {
   const rows = await store.read(

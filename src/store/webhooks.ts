@@ -47,6 +47,12 @@ export async function insertWebhook(tx: Tx, row: WebhookRow): Promise<void> {
   )
 }
 
+/** How many webhooks a tenant has. */
+export async function countWebhooks(tx: Tx, tenant: string): Promise<number> {
+  const [row] = await tx.run('SELECT COUNT(*) AS count FROM webhooks WHERE tenant = ?', [tenant])
+  return Number(row?.count ?? 0)
+}
+
 /** Lists webhooks, of one tenant or all. */
 export async function listWebhooks(store: Store, tenant?: string): Promise<WebhookRow[]> {
   const rows =

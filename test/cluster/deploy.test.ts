@@ -21,6 +21,12 @@ test('the configurations are valid, also with what the containers add', () => {
   }
 })
 
+test('the cluster key is mounted for its owner alone', () => {
+  expect(read('swarm', 'stack.yml')).toMatch(/source: ringfence_cluster_key\n\s+mode: 0400/)
+  for (const file of ['api.yaml', 'node.yaml'])
+    expect(read('kubernetes', 'base', file)).toMatch(/secretName: ringfence, defaultMode: 0400/)
+})
+
 test('every command and flag of the examples exists', () => {
   const all = [
     read('swarm', 'stack.yml'),

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { WebSocket } from 'ws'
 import { type Postgres, startPostgres } from '../server/postgres.ts'
 import { until } from '../server/process.ts'
 import { type Fleet, startFleet } from './fleet.ts'
@@ -9,7 +10,8 @@ let postgres: Postgres
 let fleet: Fleet
 beforeAll(async () => {
   postgres = await startPostgres()
-  fleet = await startFleet(postgres.fresh('drain'), [{ leaseSecs: 3 }, { leaseSecs: 3 }])
+  const node = { leaseSecs: 3, rest: '[policy]\nallow_interactive = true\n' }
+  fleet = await startFleet(postgres.fresh('drain'), [node, node, { ...node, role: 'api' }])
 })
 afterAll(async () => {
   await fleet?.close()
@@ -33,6 +35,14 @@ async function run(id: string, command: string): Promise<string> {
   return done.json.stdout
 }
 
+/** Waits until a terminal opens on the third node, which runs no sandboxes. */
+async function openTerminal(id: string): Promise<void> {
+  const url = `${fleet.nodes[2]?.server.url.replace('http', 'ws')}/v1/sandboxes/${id}/pty?command=cat`
+  const socket = new WebSocket(url, { headers: { authorization: `Bearer ${fleet.admin}` } })
+  await new Promise((resolve, reject) => socket.once('open', resolve).once('error', reject))
+  socket.terminate()
+}
+
 test('running with restart, paused without memory, and the rest', async () => {
   const agreed = await created({ restart: true })
   await run(agreed, 'echo agreed > /tmp/file')
@@ -44,11 +54,14 @@ test('running with restart, paused without memory, and the rest', async () => {
   await run(paused, 'echo paused > /home/user/file')
   await supervisor.pause(operator, paused, false)
   const rest = await created({})
+  await openTerminal(agreed)
 
   const drained = await ask(1, 'POST', '/v1/nodes/n1/drain', {})
   expect(drained.json, drained.text).toMatchObject({ schedule: 'draining' })
   expect(await until(() => nodeOf(agreed) === 'n2' && nodeOf(paused) === 'n2')).toBe(true)
   expect(await until(async () => (await view(agreed)).state === 'ready')).toBe(true)
+  // The third node still takes it for a sandbox of the first.
+  await openTerminal(agreed)
   expect(await run(agreed, 'cat /tmp/file')).toBe('agreed\n')
   expect(await view(agreed)).toMatchObject({ generation: 2, reason: expect.stringContaining('drained') })
   expect(nodeOf(rest)).toBe('n1')

@@ -63,6 +63,56 @@ test('a program on a port', async () => {
   await ask(1, 'DELETE', `/v1/sandboxes/${id}`)
 })
 
+/** Answers 421 to everything, with a header that only nodes may send. */
+const ANSWERS_421 = `
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(421)
+        self.send_header('ringfence-misdirected', '1')
+        self.send_header('x-own', 'kept')
+        self.end_headers()
+        self.wfile.write(b'the program says so')
+    do_POST = do_GET
+http.server.HTTPServer(('127.0.0.1', 8082), Handler).serve_forever()
+`
+
+test('a program on a port that answers 421 itself', async () => {
+  const id = await created({ network: { mode: 'loopback' } })
+  const path = `/v1/sandboxes/${id}/ports/8082/`
+  await ask(1, 'PUT', `/v1/sandboxes/${id}/files?path=/tmp/421.py`, { body: ANSWERS_421 })
+  const body = { command: 'python3 /tmp/421.py', background: true }
+  const run = await ask(1, 'POST', `/v1/sandboxes/${id}/exec`, { body })
+  expect(run.status, run.text).toBeLessThan(300)
+  expect(await until(async () => (await ask(0, 'GET', path)).status === 421)).toBe(true)
+  for (const [at, method] of [[0, 'GET'] as const, [1, 'GET'] as const, [1, 'POST'] as const]) {
+    const answer = await ask(at, method, path)
+    expect([answer.status, answer.text]).toEqual([421, 'the program says so'])
+    expect([answer.headers.get('x-own'), answer.headers.get('ringfence-misdirected')]).toEqual(['kept', null])
+  }
+  await ask(1, 'DELETE', `/v1/sandboxes/${id}`)
+})
+
+test('signed addresses of files', async () => {
+  const { Sandbox } = await client('e2b')
+  const apiKey = (await fleet.nodes[0]?.server.parts.keys.create({ e2b: true }))?.secret
+  const sandbox = await Sandbox.create({ apiKey, apiUrl: urlOf(1), sandboxUrl: urlOf(1) })
+  const upload = await sandbox.uploadUrl('signed.txt', { useSignatureExpiration: 60_000 })
+  expect(upload).toContain(`${urlOf(1)}/files?`)
+  const form = new FormData()
+  form.append('file', new Blob(['by signature']), 'signed.txt')
+  const written = await fetch(upload, { method: 'POST', body: form })
+  expect(written.status, await written.text()).toBe(200)
+  const address = await sandbox.downloadUrl('signed.txt')
+  const read = await fetch(address)
+  expect([read.status, await read.text()]).toEqual([200, 'by signature'])
+  // Signed for reading, and for this file.
+  expect((await fetch(address, { method: 'POST', body: 'x' })).status).toBe(404)
+  expect((await fetch(address.replace('signed.txt', 'other.txt'))).status).toBe(404)
+  expect(await sandbox.kill()).toBe(true)
+  expect((await fetch(address)).status).toBe(404)
+})
+
 test("E2B's own client: commands, files, a port by name", async () => {
   const { Sandbox } = await client('e2b')
   const apiKey = (await fleet.nodes[0]?.server.parts.keys.create({ e2b: true }))?.secret

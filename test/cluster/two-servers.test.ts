@@ -97,6 +97,20 @@ test('a quota holds over both nodes', async () => {
   expect((await ask(1, 'POST', '/v1/sandboxes', { key, body: {} })).status).toBe(201)
 })
 
+test('the limit on webhooks of a tenant, and of operators, holds over both nodes', async () => {
+  for (const key of [await fleet.key(['create', 'exec', 'read'], 'hooks'), fleet.admin]) {
+    // A private address: nothing is ever sent there.
+    const body = { url: 'http://127.0.0.1:9/hook' }
+    const made = await Promise.all(
+      Array.from({ length: 40 }, (_, at) => ask(at % 2, 'POST', '/v1/webhooks', { key, body })),
+    )
+    expect(made.filter(({ status }) => status === 201).length).toBe(32)
+    expect(made.filter(({ status }) => status === 429).length).toBe(8)
+    const hooks = made.filter(({ status }) => status === 201)
+    await Promise.all(hooks.map(({ json }) => ask(0, 'DELETE', `/v1/webhooks/${json.id}`, { key })))
+  }
+})
+
 test('an approval that is answered on the other node lets the command go on', async () => {
   const id = await ofFirst()
   const run = ask(1, 'POST', `/v1/sandboxes/${id}/exec`, {

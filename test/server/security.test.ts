@@ -218,6 +218,34 @@ describe('keys', () => {
     expect((await other.call('GET', '/v1/sandboxes')).status).toBe(200)
     await other.close()
   })
+
+  /** What the server says to many WebSockets with one key, each answer once. */
+  const saidToSockets = async ({ server }: TestServer, path: string, key: string): Promise<string[]> => {
+    const url = `${server.url.replace('http', 'ws')}${path}`
+    const refused = (): Promise<string> =>
+      new Promise((resolve) => {
+        const socket = new WebSocket(url, { headers: { authorization: `Bearer ${key}` } })
+        socket.on('error', (error) => resolve(error.message.slice(-3)))
+      })
+    return [...new Set(await Promise.all(Array.from({ length: 100 }, refused)))].sort()
+  }
+
+  test.each([
+    ['a terminal', '/v1/sandboxes/sb_0/pty'],
+    ['a port', '/v1/sandboxes/sb_0/ports/80/'],
+    ['exec-server', `/v1/exec-server/${'0'.repeat(48)}`],
+  ])('wrong keys of WebSockets are slowed down: %s', async (_, path) => {
+    const other = await startTestServer('[server]\nwrong_keys_per_second = 1\n')
+    expect(await saidToSockets(other, path, `rf_${'1'.repeat(40)}`)).toEqual(['401', '429'])
+    await other.close()
+  })
+
+  test('the rate of a key counts its WebSockets', async () => {
+    const other = await startTestServer('[server]\nrequests_per_second = 1\n')
+    const path = '/v1/sandboxes/sb_0/ports/80/'
+    expect(await saidToSockets(other, path, other.admin)).toEqual(['404', '429'])
+    await other.close()
+  })
 })
 
 describe('who calls from where', () => {

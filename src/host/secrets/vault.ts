@@ -1,6 +1,7 @@
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs'
 import type { SecretConfig } from '../../model/config.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { assertPrivateFile } from '../../model/private-file.ts'
 import { Secret } from './secret.ts'
 
 const MAX_BYTES = 65_536
@@ -75,10 +76,9 @@ export class Vault {
 function readPrivate(name: string, file: string): Buffer {
   const fd = opened(name, file)
   try {
-    const { mode, size } = fstatSync(fd)
+    const { mode, size, uid } = fstatSync(fd)
     if ((mode & 0o170000) !== 0o100000) throw wrong(name, `is not a file: \`${file}\``, 'name a regular file')
-    if ((mode & 0o077) !== 0)
-      throw wrong(name, `is not private: other users may read or write \`${file}\``, `chmod 600 '${file}'`)
+    assertPrivateFile(`the secret \`${name}\``, { file, mode, uid, reader: process.geteuid?.() })
     if (size > MAX_BYTES) throw wrong(name, `is larger than ${MAX_BYTES} bytes`, 'is it the right file?')
     const bytes = Buffer.alloc(size)
     const end = readSync(fd, bytes, 0, size, 0)

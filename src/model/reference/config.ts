@@ -193,9 +193,9 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   'server.tls_key': 'File with the private key (PEM).',
   'server.hosts': ['Accepted Host names, besides IP addresses and `localhost`; also `*.example.com`.', []],
   'server.origins': ['Web origins that may call the API, such as `https://console.example.com`.', []],
-  'server.requests_per_second': ['Requests per second and key; more get 429.', 2000],
+  'server.requests_per_second': ['Requests and upgrades per second and key; more get 429.', 2000],
   'server.wrong_keys_per_second':
-    'Failed authentications per second and address. Absent: 20, and 5 for sign-ins to the console.',
+    'Failed authentications per second and address, of requests and upgrades together. Absent: 20, and 5 for sign-ins to the console.',
   'server.max_sandboxes': ['Sandboxes at the same time.', 1000],
   'server.max_sandboxes_per_key': ['Sandboxes of one key at the same time.', 200],
   'server.max_sandboxes_per_tenant':

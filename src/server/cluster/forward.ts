@@ -32,6 +32,15 @@ function passedHeaders(request: IncomingMessage, self: string): OutgoingHttpHead
 export const isForwarded = ({ headers }: Pick<IncomingMessage, 'headers'>): boolean =>
   headers[FORWARDED_BY] !== undefined
 
+/**
+ * The header of a node's own answer that it does not own what it was asked about. The status alone, 421, may be a program's on a
+ * port; SECURITY: headers with this prefix are removed from what programs answer.
+ */
+export const MISDIRECTED = 'ringfence-misdirected'
+/** Whether a node answered that it does not own what it was asked about. */
+export const isMisdirected = ({ headers }: Pick<IncomingMessage, 'headers'>): boolean =>
+  headers[MISDIRECTED] !== undefined
+
 const LINGER_MS = 500
 
 /** What a request is passed on with. */
@@ -105,13 +114,16 @@ export function passAnswer(answer: IncomingMessage, response: ServerResponse): v
   answer.pipe(response)
 }
 
-/** Passes a request for another protocol on, and then the bytes both ways. */
+/**
+ * Passes a request for another protocol on, and then the bytes both ways; `misdirected`: the node does not own what it was asked
+ * about, and the client has no answer yet.
+ */
 export function forwardUpgrade(
   request: IncomingMessage,
   socket: Duplex,
   head: Buffer,
   options: ForwardOptions,
-): Promise<void> {
+): Promise<'answered' | 'misdirected'> {
   const base = optionsOf(request, options)
   // Nothing of a body is passed on, so none is announced.
   const { 'content-length': _, ...passed } = base.headers as OutgoingHttpHeaders
@@ -123,15 +135,19 @@ export function forwardUpgrade(
     options.peers.follow(options.node, outgoing)
     outgoing.once('error', fail)
     outgoing.once('response', (answer) => {
+      if (isMisdirected(answer)) {
+        answer.resume()
+        return resolve('misdirected')
+      }
       writeHead(socket, answer, 'close')
       answer.pipe(socket)
-      resolve()
+      resolve('answered')
     })
     outgoing.once('upgrade', (answer, other, first) => {
       options.peers.follow(options.node, other)
       writeHead(socket, answer)
       join(socket, other, { first, head })
-      resolve()
+      resolve('answered')
     })
     socket.once('close', () => outgoing.destroy())
     outgoing.end()

@@ -30,6 +30,9 @@ test.each<[string, string, IncomingMessage['headers'], unknown]>([
   ['POST', '/v2/templates/t/builds/b', {}, { kind: 'caller', name: 'template builds' }],
   ['POST', '/mcp', { 'mcp-session-id': '0123456789abcdef.x' }, { kind: 'session', node: '0123456789abcdef' }],
   ['POST', '/mcp', { 'x-api-key': 'k' }, { kind: 'caller', name: 'k' }],
+  ['GET', '/files?path=a&signature=v1_x', {}, { kind: 'signed' }],
+  ['GET', '/%66iles?signature=v1_x', {}, { kind: 'signed' }],
+  ['GET', '/files?path=a', {}, undefined],
   ['GET', '/v1/audit', {}, undefined],
   ['GET', '/healthz', {}, undefined],
 ])('%s %s', (method, url, headers, expected) => {

@@ -12,6 +12,8 @@ export type Subject =
   /** Work of a caller that may be anywhere, but always in the same place. */
   | { readonly kind: 'caller'; readonly name: string }
   | { readonly kind: 'create' }
+  /** A file, by an address that is signed for one sandbox and does not name it. */
+  | { readonly kind: 'signed' }
 
 const SANDBOX = /^(?:\/v2)?(\/v1)?\/sandboxes\/([^/?]+)(?:\/|$)/
 const APPROVAL = /^\/v1\/approvals\/(ap_\w+)$/
@@ -22,6 +24,7 @@ const CREATE = /^(\/v1|\/v2)?\/sandboxes$/
 const ENVD = /^\/(files|health|process\.Process\/|filesystem\.Filesystem\/)/
 /** A stream of one sandbox's records ends with the sandbox. */
 const FOLLOWED = /[?&]sandbox_id=(sb_\w+)/
+const SIGNED = /[?&]signature=/
 /** The sessions of MCP name the node that keeps them. */
 const SESSION = /^([0-9a-f]{16})\./
 
@@ -49,7 +52,8 @@ export function subjectOf(request: IncomingMessage): Subject | undefined {
   const followed = path === '/v1/events' ? FOLLOWED.exec(request.url ?? '')?.[1] : undefined
   if (followed !== undefined) return { kind: 'sandbox', id: followed }
   const claimed = ENVD.test(path) ? claimedSandbox(header('x-access-token') ?? '') : undefined
-  return claimed === undefined ? undefined : { kind: 'sandbox', id: claimed }
+  if (claimed !== undefined) return { kind: 'sandbox', id: claimed }
+  return path === '/files' && SIGNED.test(request.url ?? '') ? { kind: 'signed' } : undefined
 }
 
 function mcpSubject(header: (name: string) => string | undefined): Subject {

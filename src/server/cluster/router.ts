@@ -7,11 +7,20 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Metrics } from '../../supervisor/telemetry/metrics.ts'
 import { problem } from '../problem.ts'
 import type { CreateRouter } from './create-router.ts'
-import { askPeer, forwardUpgrade, isForwarded, passAnswer, unreachable } from './forward.ts'
+import {
+  askPeer,
+  forwardUpgrade,
+  isForwarded,
+  isMisdirected,
+  MISDIRECTED,
+  passAnswer,
+  unreachable,
+} from './forward.ts'
 import { archiveIn, sendArchive } from './peer-archives.ts'
 import { carryOut, orderIn, type PeerOrder } from './peer-takeover.ts'
 import type { PeerConnections } from './peers.ts'
 import { type Subject, subjectOf } from './request-owner.ts'
+import type { SignedAddresses } from './signed-addresses.ts'
 
 /** What the router is made of. */
 export type RouterParts = {
@@ -19,6 +28,7 @@ export type RouterParts = {
   readonly peers: PeerConnections
   readonly owners: Owners
   readonly creates: CreateRouter
+  readonly signed: SignedAddresses
   readonly isLive: (sandboxId: string) => boolean
   readonly volumeOwner: (headers: IncomingMessage['headers'], idOrName: string) => Promise<string | undefined>
   /** The file of an archive that this node has. */
@@ -37,8 +47,8 @@ export type Local = {
   readonly replay: (request: IncomingMessage, response: ServerResponse, body: Buffer) => Promise<Response>
 }
 
-/** The answer of a node that does not own what it was asked about. */
-const MISDIRECTED = 421
+/** The status of a node that does not own what it was asked about. */
+const MISDIRECTED_STATUS = 421
 
 /** Brings every request to the node that owns what it is about. */
 export class ClusterRouter {
@@ -51,7 +61,7 @@ export class ClusterRouter {
   /** A request of a client. */
   async request(request: IncomingMessage, response: ServerResponse, local: Local): Promise<void> {
     try {
-      const subject = subjectOf(request)
+      const subject = await this.#subjectOf(request)
       if (subject?.kind === 'create') return await this.#parts.creates.route(request, response, local)
       const node = subject && (await this.#elsewhere(request, subject))
       if (!node) return local.request(request, response)
@@ -73,7 +83,10 @@ export class ClusterRouter {
       const node = subject && (await this.#elsewhere(request, subject))
       if (!node) return local.upgrade(request, socket, head)
       this.#count('upgrade')
-      await forwardUpgrade(request, socket, head, { ...this.#base, node })
+      const send = (to: NodeRow) => forwardUpgrade(request, socket, head, { ...this.#base, node: to })
+      if ((await send(node)) === 'answered') return
+      const moved = await this.#movedTo(request, { subject, node })
+      if (!moved || (await send(moved)) === 'misdirected') throw unreachable(node)
     } catch (error) {
       this.#refuseUpgrade(socket, error)
     }
@@ -83,9 +96,9 @@ export class ClusterRouter {
   async fromPeer(request: IncomingMessage, response: ServerResponse, local: Local): Promise<void> {
     try {
       if (!isForwarded(request) && (await this.#obey(request, response))) return
-      const subject = subjectOf(request)
+      const subject = await this.#subjectOf(request)
       if (subject?.kind === 'sandbox' && (await this.#isMisdirected(subject.id)))
-        return void response.writeHead(MISDIRECTED).end()
+        return void response.writeHead(MISDIRECTED_STATUS, { [MISDIRECTED]: '1' }).end()
       local.request(request, response)
     } catch (error) {
       await this.#refuse(response, error)
@@ -107,7 +120,7 @@ export class ClusterRouter {
       const subject = subjectOf(request)
       if (subject?.kind === 'sandbox' && (await this.#isMisdirected(subject.id)))
         return void socket.end(
-          `HTTP/1.1 ${MISDIRECTED} Misdirected\r\nconnection: close\r\ncontent-length: 0\r\n\r\n`,
+          `HTTP/1.1 ${MISDIRECTED_STATUS} Misdirected\r\n${MISDIRECTED}: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n`,
         )
       local.upgrade(request, socket, head)
     } catch (error) {
@@ -120,6 +133,14 @@ export class ClusterRouter {
     this.#parts.owners.forget(id)
     const owner = await this.#parts.owners.ofSandbox(id)
     return owner !== undefined && !owner.isEnded && owner.node !== this.#parts.node.id
+  }
+
+  /** The subject of a request, with the sandbox that an address was signed for. */
+  async #subjectOf(request: IncomingMessage): Promise<Subject | undefined> {
+    const subject = subjectOf(request)
+    if (subject?.kind !== 'signed') return subject
+    const id = await this.#parts.signed.sandboxOf(request)
+    return id === undefined ? undefined : { kind: 'sandbox', id }
   }
 
   get #base() {
@@ -173,15 +194,24 @@ export class ClusterRouter {
     const answer = await askPeer(request, { ...this.#base, node, response }).catch((error: unknown) =>
       this.#explain(subject, error),
     )
-    if (answer.statusCode !== MISDIRECTED) return passAnswer(answer, response)
+    if (!isMisdirected(answer)) return passAnswer(answer, response)
     answer.resume()
-    if (subject.kind === 'sandbox') this.#parts.owners.forget(subject.id)
-    const moved = hasNoBody(request) ? await this.#elsewhere(request, subject) : undefined
-    if (!moved || moved.id === node.id) throw unreachable(node)
+    const moved = hasNoBody(request) ? await this.#movedTo(request, { subject, node }) : undefined
+    if (!moved) throw unreachable(node)
     passAnswer(
       await askPeer(request, { ...this.#base, node: moved, response, body: Buffer.alloc(0) }),
       response,
     )
+  }
+
+  /** The node that a sandbox is on now, after this one said that it is elsewhere. */
+  async #movedTo(
+    request: IncomingMessage,
+    { subject, node }: { readonly subject: Subject; readonly node: NodeRow },
+  ): Promise<NodeRow | undefined> {
+    if (subject.kind === 'sandbox') this.#parts.owners.forget(subject.id)
+    const moved = await this.#elsewhere(request, subject)
+    return moved?.id === node.id ? undefined : moved
   }
 
   /** A node that does not answer may be lost already: then its sandbox has ended, and the record says why. */

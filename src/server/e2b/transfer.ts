@@ -151,7 +151,7 @@ export function signedSandbox(
   ids: readonly string[],
   method: string,
   query: URLSearchParams,
-  { tokens }: E2bParts,
+  { tokens }: { readonly tokens: Pick<E2bParts['tokens'], 'access'> },
 ): string | undefined {
   const given = Buffer.from(query.get('signature') ?? '')
   const expires = query.get('signature_expiration')

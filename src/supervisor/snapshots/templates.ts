@@ -2,6 +2,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { createReadStream, existsSync, mkdirSync, utimesSync } from 'node:fs'
 import { type FileHandle, open, opendir, rename, rm, stat } from 'node:fs/promises'
 import { basename, join } from 'node:path'
+import { hashFile } from '../../host/files/hash-file.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { releaseChunks, useChunks } from '../../store/chunks.ts'
 import {
@@ -447,15 +448,10 @@ const DISK = '.disk'
 /** The file of a template: one of its directories, or its disk. */
 const ARCHIVE = /^([a-z]+_?[0-9a-z]+)(?:-\d+\.tar|\.disk)$/
 
-async function archiveOf(path: string): Promise<Archive> {
-  const hash = createHash('sha256')
-  let bytes = 0
-  for await (const chunk of createReadStream(path)) {
-    hash.update(chunk)
-    bytes += chunk.length
-  }
-  return { name: basename(path), sha256: hash.digest('hex'), bytes }
-}
+const archiveOf = async (path: string): Promise<Archive> => ({
+  name: basename(path),
+  ...(await hashFile(path)),
+})
 
 /** Passes bytes on, and fails at the end if they are not those of the archive. */
 async function* unchanged(data: AsyncIterable<Uint8Array>, { name, sha256, bytes }: Archive) {

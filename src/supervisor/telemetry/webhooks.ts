@@ -6,6 +6,7 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Store } from '../../store/sql.ts'
 import {
   advanceWebhook,
+  countWebhooks,
   insertWebhook,
   listWebhooks,
   noteWebhookFailure,
@@ -77,8 +78,6 @@ export class Webhooks {
     if (!/^https?:\/\//i.test(url))
       throw new SandboxError('invalid-input', 'a webhook requires an http(s) URL')
     const { store, secrets, reader, newId } = this.#parts
-    if ((await listWebhooks(store, principal.tenant)).length >= MOST)
-      throw new SandboxError('too-many-requests', `there are already ${MOST} webhooks`)
     const id = newId('wh')
     const secret = `whsec_${randomBytes(24).toString('hex')}`
     const row: WebhookRow = {
@@ -92,7 +91,16 @@ export class Webhooks {
       failures: 0,
       createdAt: Date.now(),
     }
-    await store.write((tx) => insertWebhook(tx, row))
+    // Under a lock: another server counts only after this transaction.
+    const isAdded = await store.write(
+      async (tx) => {
+        if ((await countWebhooks(tx, row.tenant)) >= MOST) return false
+        await insertWebhook(tx, row)
+        return true
+      },
+      [`webhooks ${row.tenant}`],
+    )
+    if (!isAdded) throw new SandboxError('too-many-requests', `there are already ${MOST} webhooks`)
     this.#made++
     this.#any = true
     return { id, url, events, secret }
