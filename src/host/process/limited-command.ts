@@ -1,4 +1,5 @@
 import type { Outcome, StopLimit } from '../../model/command.ts'
+import { servedCaller } from '../broker/served-caller.ts'
 import { monotonicMs } from '../clock.ts'
 import { CollectedOutput } from './collected-output.ts'
 import { signalName } from './signals.ts'
@@ -38,6 +39,7 @@ export class LimitedCommand {
   readonly #collected: Record<Stream, CollectedOutput>
   readonly #timers = new Set<NodeJS.Timeout>()
   readonly #started = monotonicMs()
+  readonly #caller = servedCaller()
 
   constructor({ limits, output, signal, ladder }: Options) {
     this.#output = output
@@ -62,7 +64,7 @@ export class LimitedCommand {
     const kept = this.#watchdog.admit(chunk)
     if (kept.length === 0) return undefined
     if (typeof this.#output === 'function') return this.#output(stream, kept)
-    if (this.#output === 'inherit') process[stream].write(kept)
+    if (this.#output === 'inherit') this.#caller?.write(stream, kept) ?? process[stream].write(kept)
     else this.#collected[stream].add(kept)
     return undefined
   }

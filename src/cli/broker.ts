@@ -1,0 +1,115 @@
+import { dirname, join } from 'node:path'
+import { compose, environment, stateDirectory } from '../compose/compose.ts'
+import { frontPath } from '../compose/files.ts'
+import type { FrontConnection, FrontRequest } from '../host/broker/front-connection.ts'
+import { type BrokerListener, listenForFronts } from '../host/broker/listener.ts'
+import { serveCallersOnly, serving } from '../host/broker/served-caller.ts'
+import { killOwnProcessWhenStuck } from '../host/process/process-deadline.ts'
+import { SandboxError } from '../model/errors.ts'
+import { type BrokerIdentity, buildOf, isReplaced, isServed } from './broker/request-check.ts'
+import { LEADING_FLAGS, runCommandLine } from './command-line.ts'
+
+/** How long the broker stays after the last request. */
+const IDLE_SECONDS = 300
+/** Longer than any answer takes; a front waits one second and then uses Node. */
+const STUCK_MS = 20_000
+
+/** `ringfence broker`, started by the native front: serves `run`, `check` and `hook` of this user until it is idle. */
+export async function broker(): Promise<number> {
+  const env = { ...environment() }
+  // SECURITY: the front holds the lock for us; two brokers would take each other's socket.
+  if (env.RINGFENCE_BROKER_LOCK !== '3')
+    throw new SandboxError('invalid-input', 'the broker is started by the native front, not by hand')
+  killOwnProcessWhenStuck(STUCK_MS)
+  const stateDir = stateDirectory(env)
+  await warmUp()
+  serveCallersOnly()
+  const requests = new Requests(Number(env.RINGFENCE_BROKER_IDLE ?? IDLE_SECONDS) * 1000)
+  const listener = await listenForFronts(frontPath(), stateDir, (request, connection) =>
+    requests.take(request, connection),
+  )
+  await requests.serve(listener, {
+    secret: listener.secret,
+    build: buildOf(join(dirname(process.argv[1] as string), 'main.cjs')),
+    node: process.execPath,
+    stateDir,
+    env,
+  })
+  return 0
+}
+
+/** Loads and compiles what requests need. A configuration that is invalid now is reported to the next request. */
+async function warmUp(): Promise<void> {
+  const ringfence = await compose().catch(() => undefined)
+  const location = { workspace: '/', cwd: '/' }
+  for (let round = 0; round < 50; round++) await ringfence?.judge({ line: 'git status | head -5' }, location)
+  await Promise.all([
+    import('./run.ts'),
+    import('./hook.ts'),
+    import('./check/command.ts'),
+    import('./check/path.ts'),
+  ])
+}
+
+/** The requests of one broker, and the time without any. */
+class Requests {
+  readonly #idleMs: number
+  #active = 0
+  #timer: NodeJS.Timeout | undefined
+  #listener: BrokerListener | undefined
+  #identity: BrokerIdentity | undefined
+  #isEnding = false
+  #ended: () => void = () => {}
+
+  constructor(idleMs: number) {
+    this.#idleMs = idleMs
+  }
+
+  /** Resolves when the listener has ended and every request is answered. */
+  async serve(listener: BrokerListener, identity: BrokerIdentity): Promise<void> {
+    this.#listener = listener
+    this.#identity = identity
+    const done = new Promise<void>((resolve) => {
+      this.#ended = resolve
+    })
+    this.#wait()
+    await listener.ended
+    this.#isEnding = true
+    if (this.#active > 0) await done
+  }
+
+  take(request: FrontRequest, connection: FrontConnection): void {
+    const identity = this.#identity
+    if (!identity || !isServed(request, identity, stateDirectory)) {
+      connection.finish(0)
+      if (identity && isReplaced(request, identity)) this.#listener?.stop()
+      return
+    }
+    this.#active++
+    clearTimeout(this.#timer)
+    void serving(connection, () => answer(request, connection)).then((code) => {
+      connection.finish(code)
+      this.#active--
+      if (this.#active === 0) this.#wait()
+    })
+  }
+
+  #wait(): void {
+    if (this.#isEnding) this.#ended()
+    else this.#timer = setTimeout(() => this.#listener?.stop(), this.#idleMs)
+  }
+}
+
+/** The commands that a broker serves; a judgement starts nothing and is accepted at once, `run` when its plan is known. */
+const SERVED: Readonly<Record<string, 'at once' | 'planned'>> = {
+  check: 'at once',
+  hook: 'at once',
+  run: 'planned',
+}
+
+async function answer({ args }: FrontRequest, connection: FrontConnection): Promise<number> {
+  const name = args.find((word) => !LEADING_FLAGS.includes(word)) ?? ''
+  const when = Object.hasOwn(SERVED, name) ? SERVED[name] : undefined
+  if (when === 'at once') connection.accept()
+  return when === undefined ? 0 : runCommandLine(args)
+}
