@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdarg.h>
+#include <sys/socket.h>
 
 /* For the code that the front shares with the agent. */
 _Noreturn void die(const char *format, ...) {
@@ -50,11 +51,21 @@ bool write_all(int fd, const void *bytes, size_t length) {
   return true;
 }
 
+/* Without SIGPIPE: a broker that closes the connection leaves the work to Node. */
+static bool send_all(int fd, const void *bytes, size_t length) {
+  for (size_t done = 0; done < length;) {
+    ssize_t sent = send(fd, (const char *)bytes + done, length - done, MSG_NOSIGNAL);
+    if (sent >= 0) done += (size_t)sent;
+    else if (errno != EINTR) return false;
+  }
+  return true;
+}
+
 bool send_front_frame(int fd, enum front_frame type, const void *payload, size_t length) {
   char head[5] = {(char)type};
   uint32_t size = htonl((uint32_t)length);
   memcpy(head + 1, &size, sizeof size);
-  return write_all(fd, head, sizeof head) && write_all(fd, payload, length);
+  return send_all(fd, head, sizeof head) && send_all(fd, payload, length);
 }
 
 bool send_front_number(int fd, enum front_frame type, uint32_t number) {

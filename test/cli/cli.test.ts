@@ -27,7 +27,6 @@ const at = (...parts: readonly string[]): string => join(place, ...parts)
 const workspace = at('ws')
 const home = at('home')
 const marker = at('ws', 'marker')
-let _program = ''
 
 beforeAll(() => {
   const root = packageRoot()
@@ -38,7 +37,6 @@ beforeAll(() => {
   // A copy: any user can read it, and nobody builds it anew in the middle of a test.
   for (const part of ['package.json', 'dist/cli', 'dist/guest'])
     cpSync(join(root, part), at('package', part), { recursive: true })
-  _program = at('package', bin.ringfence)
   for (const dir of [workspace, home, at('state'), at('closed')]) mkdirSync(dir)
   symlinkSync(workspace, at('link'))
   for (const dir of [place, workspace]) chmodSync(dir, 0o755)
