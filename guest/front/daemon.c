@@ -41,14 +41,15 @@ static int take_lock(void) {
   close(directory);
   struct stat stat;
   bool is_free = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &stat);
-  /* One byte per attempt: a new file says that nobody has tried yet. */
+  /* It holds the pid of the last broker: an empty file says that nobody has tried yet. */
   if (is_free && stat.st_size > 0 && time(NULL) - stat.st_mtim.tv_sec < RETRY_SECONDS) is_free = false;
-  if (is_free && !ftruncate(fd, 0) && write(fd, "1", 1) == 1) return fd;
+  if (is_free && !ftruncate(fd, 0)) return fd;
   if (fd >= 0) close(fd);
   return -1;
 }
 
 _Noreturn static void become_broker(const struct invocation *invocation, int lock) {
+  dprintf(lock, "%d\n", getpid());
   struct strings env = {0};
   for (char **entry = environ; *entry; entry++)
     if (is_for_broker(*entry)) strings_add(&env, *entry);

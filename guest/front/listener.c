@@ -62,8 +62,13 @@ static void accept_one(int listening) {
   close(fd);
 }
 
-/* Whether the socket can still be found; its directory may have been removed. */
-static bool is_in_place(int directory) { return !faccessat(directory, "socket", F_OK, 0); }
+static ino_t own_inode;
+
+/* Whether callers find our socket: its directory may have been removed, or another broker may have taken the place. */
+static bool is_in_place(int directory) {
+  struct stat stat;
+  return !fstatat(directory, "socket", &stat, AT_SYMLINK_NOFOLLOW) && stat.st_ino == own_inode;
+}
 
 static bool has_more(int listening) {
   struct pollfd one = {.fd = listening, .events = POLLIN};
@@ -86,6 +91,9 @@ _Noreturn void listener_main(const char *state) {
   if (directory < 0) stop(1);
   publish_secret(secret);
   int listening = listen_in(directory);
+  struct stat stat;
+  if (fstatat(directory, "socket", &stat, AT_SYMLINK_NOFOLLOW)) stop(1);
+  own_inode = stat.st_ino;
   int length = snprintf(text, sizeof text, "\"secret\":\"%s\"}\n", secret);
   if (!send_message(NODE_FD, '{', text, (size_t)length, -1)) stop(1);
   for (;;) {
@@ -96,7 +104,7 @@ _Noreturn void listener_main(const char *state) {
     if (polled[0].revents) accept_one(listening);
   }
   /* Nobody can connect any more; who has connected is still served. */
-  unlinkat(directory, "socket", 0);
+  if (is_in_place(directory)) unlinkat(directory, "socket", 0);
   while (has_more(listening)) accept_one(listening);
   stop(0);
 }

@@ -51,8 +51,13 @@ bool may_use_broker(const struct invocation *invocation) {
   return invocation->node[0] && invocation->script[0];
 }
 
-/* As `#!/usr/bin/env node` finds it. */
+/* As `#!/usr/bin/env node` finds it; the settings of an agent name it, because agents may start hooks without a PATH. */
 static void find_node(char node[PATH_MAX]) {
+  const char *named = getenv("RINGFENCE_NODE");
+  if (named && *named == '/') {
+    if (!realpath(named, node)) node[0] = 0;
+    return;
+  }
   const char *path = getenv("PATH");
   for (const char *at = path; at && *at;) {
     size_t length = strcspn(at, ":");
@@ -92,11 +97,13 @@ _Noreturn void become_node(const struct invocation *invocation) {
     argv[0] = "node";
     argv[1] = (char *)invocation->script;
     for (int i = 1; i < invocation->argc; i++) argv[i + 1] = invocation->argv[i];
-    execvp("node", argv);
+    const char *named = getenv("RINGFENCE_NODE");
+    execvp(named && *named == '/' ? named : "node", argv);
   }
-  fprintf(stderr, "ringfence: cannot start node: %s\n", strerror(errno));
+  bool is_hook = invocation->command == COMMAND_HOOK;
+  fprintf(stderr, "ringfence: cannot start node: %s%s\n", strerror(errno), is_hook ? "; this call is blocked" : "");
   /* SECURITY: an agent takes 127 of a hook for "no objection". */
-  _exit(invocation->command == COMMAND_HOOK ? EXIT_BLOCKED : 127);
+  _exit(is_hook ? EXIT_BLOCKED : 127);
 }
 
 int main(int argc, char **argv) {

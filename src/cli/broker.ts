@@ -59,6 +59,7 @@ class Requests {
   #listener: BrokerListener | undefined
   #identity: BrokerIdentity | undefined
   #isEnding = false
+  #isRetiring = false
   #ended: () => void = () => {}
 
   constructor(idleMs: number) {
@@ -80,9 +81,10 @@ class Requests {
 
   take(request: FrontRequest, connection: FrontConnection): void {
     const identity = this.#identity
-    if (!identity || !isServed(request, identity, stateDirectory)) {
+    if (identity && isReplaced(request, identity)) this.#retire()
+    // INVARIANT: a launched process connects its streams through the listener, so nothing is begun once it stops.
+    if (!identity || this.#isRetiring || !isServed(request, identity, stateDirectory)) {
       connection.finish(0)
-      if (identity && isReplaced(request, identity)) this.#listener?.stop()
       return
     }
     this.#active++
@@ -94,9 +96,17 @@ class Requests {
     })
   }
 
+  /** Another build has taken our place, or nobody has asked for long: take no more requests, answer the rest and end. */
+  #retire(): void {
+    this.#isRetiring = true
+    clearTimeout(this.#timer)
+    if (this.#active === 0) this.#listener?.stop()
+  }
+
   #wait(): void {
     if (this.#isEnding) this.#ended()
-    else this.#timer = setTimeout(() => this.#listener?.stop(), this.#idleMs)
+    else if (this.#isRetiring) this.#retire()
+    else this.#timer = setTimeout(() => this.#retire(), this.#idleMs)
   }
 }
 

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import type { Socket } from 'node:net'
 import { PassThrough } from 'node:stream'
+import { SandboxError } from '../../model/errors.ts'
 import { signalName } from '../process/signals.ts'
 import type { Child, Launch } from '../process/spawn.ts'
 import {
@@ -88,6 +89,8 @@ export class FrontConnection implements ServedCaller {
 
   accept(): void {
     if (this.#state !== 'asked') return
+    // A front that did not wait has left the work to Node.
+    if (this.gone.aborted) throw new SandboxError('wrong-state', 'the caller has gone')
     this.#state = 'accepted'
     this.#socket.write(frontFrame('accepted'))
   }
