@@ -6,7 +6,7 @@ import { packageRoot } from '../conformance/world.ts'
  * How the tests start the command line: with Node, or, with `RINGFENCE_TEST_FRONT=1`, through the native front and a
  * broker. Nobody may see a difference, so the same tests run both ways.
  */
-export const THROUGH_FRONT = process.env.RINGFENCE_TEST_FRONT === '1'
+const THROUGH_FRONT = process.env.RINGFENCE_TEST_FRONT === '1'
 
 /** The program and its arguments, for `spawn` and its relatives; `root` is the directory of a package. */
 export function cli(args: readonly string[], root: string = packageRoot()): [string, string[]] {
