@@ -26,7 +26,8 @@ export class HookKit {
   }
 
   remove(): void {
-    rmSync(this.base, { recursive: true, force: true })
+    // A broker may be starting in it.
+    rmSync(this.base, { recursive: true, force: true, maxRetries: 5 })
   }
 
   hook(args: readonly string[], input: string, env: Env = {}, cwd = this.workspace): Ran {

@@ -116,6 +116,7 @@ export class BrokerKit {
   /** Ends the broker, which ends its listener. */
   remove(): void {
     if (existsSync(join(this.state, 'broker', 'lock')) && this.isAlive) process.kill(this.pid, 'SIGKILL')
-    rmSync(this.base, { recursive: true, force: true })
+    // A broker may be starting in it.
+    rmSync(this.base, { recursive: true, force: true, maxRetries: 5 })
   }
 }
