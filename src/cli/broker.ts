@@ -1,5 +1,5 @@
 import { dirname, join } from 'node:path'
-import { compose, environment, stateDirectory } from '../compose/compose.ts'
+import { compose, environment, type Ringfence, stateDirectory } from '../compose/compose.ts'
 import { frontPath } from '../compose/files.ts'
 import type { FrontConnection, FrontRequest } from '../host/broker/front-connection.ts'
 import { type BrokerListener, listenForFronts } from '../host/broker/listener.ts'
@@ -41,6 +41,7 @@ export async function broker(): Promise<number> {
 /** Loads and compiles what requests need. A configuration that is invalid now is reported to the next request. */
 async function warmUp(): Promise<void> {
   const ringfence = await compose().catch(() => undefined)
+  await warmPlans(ringfence).catch(() => {})
   const location = { workspace: '/', cwd: '/' }
   for (let round = 0; round < 50; round++) await ringfence?.judge({ line: 'git status | head -5' }, location)
   await Promise.all([
@@ -49,6 +50,11 @@ async function warmUp(): Promise<void> {
     import('./check/command.ts'),
     import('./check/path.ts'),
   ])
+}
+
+/** Plans as `run` does, with the backend that it would use. */
+async function warmPlans(ringfence: Ringfence | undefined): Promise<void> {
+  for (let round = 0; round < 10; round++) await ringfence?.registry.select(ringfence.gate.plan({}))
 }
 
 /** The requests of one broker, and the time without any. */
