@@ -85,13 +85,27 @@ export class BrokerKit {
 
   /** While the work runs, Node cannot do anything: what succeeds was done by the broker. */
   withoutNode<T>(work: () => T): T {
-    const script = readFileSync(this.script)
-    writeFileSync(this.script, `process.stderr.write('${LEFT_TO_NODE}'); process.exit(99)`)
+    const giveBack = this.#takeNode()
     try {
       return work()
     } finally {
-      writeFileSync(this.script, script)
+      giveBack()
     }
+  }
+
+  async withoutNodeAsync<T>(work: () => Promise<T>): Promise<T> {
+    const giveBack = this.#takeNode()
+    try {
+      return await work()
+    } finally {
+      giveBack()
+    }
+  }
+
+  #takeNode(): () => void {
+    const script = readFileSync(this.script)
+    writeFileSync(this.script, `process.stderr.write('${LEFT_TO_NODE}'); process.exit(99)`)
+    return () => writeFileSync(this.script, script)
   }
 
   /** Whether the broker serves this call. */
