@@ -97,7 +97,8 @@ static void take_input(void) {
   ssize_t got = read(0, bytes, sizeof bytes);
   if (got < 0 && (errno == EINTR || errno == EAGAIN)) return;
   front.is_input_done = got <= 0;
-  if (!send_front_frame(front.connection, BROKER_INPUT, bytes, got > 0 ? (size_t)got : 0)) broker_lost();
+  /* A broker that needs no more has sent its result, which is read next; one that is gone is noticed there too. */
+  if (!send_front_frame(front.connection, BROKER_INPUT, bytes, got > 0 ? (size_t)got : 0)) front.is_input_done = true;
 }
 
 /* A judgement has no process to forward signals to: they end the front as they would end Node. */

@@ -22,6 +22,7 @@ export async function broker(): Promise<number> {
     throw new SandboxError('invalid-input', 'the broker is started by the native front, not by hand')
   killOwnProcessWhenStuck(STUCK_MS)
   const stateDir = stateDirectory(env)
+  const program = join(dirname(process.argv[1] as string), 'main.cjs')
   await warmUp()
   serveCallersOnly()
   const requests = new Requests(Number(env.RINGFENCE_BROKER_IDLE ?? IDLE_SECONDS) * 1000)
@@ -30,7 +31,8 @@ export async function broker(): Promise<number> {
   )
   await requests.serve(listener, {
     secret: listener.secret,
-    build: buildOf(join(dirname(process.argv[1] as string), 'main.cjs')),
+    program,
+    build: buildOf(program),
     node: process.execPath,
     stateDir,
     env,
@@ -87,10 +89,10 @@ class Requests {
 
   take(request: FrontRequest, connection: FrontConnection): void {
     const identity = this.#identity
-    if (identity && isReplaced(request, identity)) this.#retire()
     // INVARIANT: a launched process connects its streams through the listener, so nothing is begun once it stops.
     if (!identity || this.#isRetiring || !isServed(request, identity, stateDirectory)) {
       connection.finish(0)
+      if (identity && isReplaced(identity)) this.#retire()
       return
     }
     this.#active++

@@ -34,6 +34,7 @@ describe('the broker and Node give the same results', () => {
     ['an unknown flag', ['check', 'command', '--fast', 'ls']],
     ['hook', ['hook', 'claude-code'], CALL],
     ['a hook that cannot read its input', ['hook', 'codex'], '{'],
+    ['a hook with too much input', ['hook', 'codex'], 'x'.repeat(17 * 1024 * 1024)],
     ['an unknown agent', ['hook', 'nobody'], CALL],
     ['run', ['run', '--', 'sh', '-c', 'cat; echo out; echo err >&2; exit 7'], 'some input'],
     ['run that is killed', ['run', '-c', 'kill -9 $$']],
@@ -41,6 +42,7 @@ describe('the broker and Node give the same results', () => {
     ['run with a time limit', ['run', '--timeout', '300ms', '--', 'sleep', '30']],
     ['run with an output limit', ['run', '--output', '10', '--', 'seq', '100000']],
     ['run with limits of a cgroup', ['run', '--pids', '20', '--memory', '64', '--', 'true']],
+    ['run with much output that is watched', ['run', '--idle', '20', '--', 'seq', '300000']],
     ['run of a missing program', ['run', '--', 'no-such-program']],
     ['run with a variable', ['run', '-e', 'A=1', '--', 'sh', '-c', 'echo "$A$HOME$PATH"']],
   ])('%s', (_, args, input = '') => {

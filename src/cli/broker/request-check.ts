@@ -7,6 +7,8 @@ const PROTOCOL = '1'
 /** What a broker was started as; a request from elsewhere is left to Node. */
 export type BrokerIdentity = {
   readonly secret: string
+  /** The file whose build it is. */
+  readonly program: string
   readonly build: string
   readonly node: string
   readonly stateDir: string
@@ -38,9 +40,14 @@ export function isServed(
   )
 }
 
-/** Whether another build has taken this one's place. */
-export const isReplaced = (request: FrontRequest, broker: BrokerIdentity): boolean =>
-  request.secret === broker.secret && (request.build !== broker.build || request.node !== broker.node)
+/** Whether another build has taken the place of the one that this broker was started from. */
+export function isReplaced({ program, build }: BrokerIdentity): boolean {
+  try {
+    return buildOf(program) !== build
+  } catch {
+    return true
+  }
+}
 
 function hasSameVariables(theirs: BrokerIdentity['env'], ours: BrokerIdentity['env']): boolean {
   const names = new Set(

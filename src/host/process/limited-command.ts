@@ -64,8 +64,16 @@ export class LimitedCommand {
     const kept = this.#watchdog.admit(chunk)
     if (kept.length === 0) return undefined
     if (typeof this.#output === 'function') return this.#output(stream, kept)
-    if (this.#output === 'inherit') this.#caller?.write(stream, kept) ?? process[stream].write(kept)
-    else this.#collected[stream].add(kept)
+    if (this.#output === 'inherit') return this.#passOn(stream, kept)
+    this.#collected[stream].add(kept)
+    return undefined
+  }
+
+  /** Our own streams block while their reader is slow; a caller's do not, so the command must wait. */
+  #passOn(stream: Stream, chunk: Uint8Array): Promise<void> | undefined {
+    const caller = this.#caller
+    if (caller) return caller.write(stream, chunk) ? undefined : caller.drained()
+    process[stream].write(chunk)
     return undefined
   }
 
