@@ -4,6 +4,7 @@ import { frontPath } from '../compose/files.ts'
 import type { FrontConnection, FrontRequest } from '../host/broker/front-connection.ts'
 import { type BrokerListener, listenForFronts } from '../host/broker/listener.ts'
 import { serveCallersOnly, serving } from '../host/broker/served-caller.ts'
+import { endOrphanProcesses } from '../host/process/orphans.ts'
 import { killOwnProcessWhenStuck } from '../host/process/process-deadline.ts'
 import { SandboxError } from '../model/errors.ts'
 import { type BrokerIdentity, buildOf, isReplaced, isServed } from './broker/request-check.ts'
@@ -98,6 +99,7 @@ class Requests {
     this.#active++
     clearTimeout(this.#timer)
     void serving(connection, () => answer(request, connection)).then((code) => {
+      if (connection.gone.aborted) sweepLater()
       connection.finish(code)
       this.#active--
       if (this.#active === 0) this.#wait()
@@ -117,6 +119,10 @@ class Requests {
     else this.#timer = setTimeout(() => this.#retire(), this.#idleMs)
   }
 }
+
+/** A front that was killed while bubblewrap started may leave it waiting for ever, which the kernel does not end. */
+const SWEEP_MS = 500
+const sweepLater = (): void => void setTimeout(() => endOrphanProcesses(), SWEEP_MS)
 
 /** The commands that a broker serves; a judgement starts nothing and is accepted at once, `run` when its plan is known. */
 const SERVED: Readonly<Record<string, 'at once' | 'planned'>> = {
