@@ -1,4 +1,5 @@
 import { servedCaller } from '../../host/broker/served-caller.ts'
+import { writeOwn } from '../../host/process/own-streams.ts'
 import { visibleLines } from '../../model/visible.ts'
 
 /**
@@ -29,10 +30,7 @@ export const inputStream = (): NodeJS.ReadableStream & { destroy(): unknown } =>
   servedCaller()?.input ?? process.stdin
 
 /** The same on either stream; the promise resolves when a slow reader can take more. */
-export function passBytes(name: 'stdout' | 'stderr', chunk: Uint8Array): Promise<void> | undefined {
-  const stream = process[name]
-  return stream.write(chunk) ? undefined : new Promise((resolve) => stream.once('drain', resolve))
-}
+export const passBytes = writeOwn
 
 /** Grace period between a closed stdout and the exit of a command that keeps writing. */
 const AFTER_CLOSED_MS = 2000

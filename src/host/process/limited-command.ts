@@ -2,6 +2,7 @@ import type { Outcome, StopLimit } from '../../model/command.ts'
 import { servedCaller } from '../broker/served-caller.ts'
 import { monotonicMs } from '../clock.ts'
 import { CollectedOutput } from './collected-output.ts'
+import { writeOwn } from './own-streams.ts'
 import { signalName } from './signals.ts'
 import { type TimeLimits, Watchdog } from './watchdog.ts'
 
@@ -64,17 +65,16 @@ export class LimitedCommand {
     const kept = this.#watchdog.admit(chunk)
     if (kept.length === 0) return undefined
     if (typeof this.#output === 'function') return this.#output(stream, kept)
+    // SECURITY: a reader of ours that is slow holds the command, and not our memory.
     if (this.#output === 'inherit') return this.#passOn(stream, kept)
     this.#collected[stream].add(kept)
     return undefined
   }
 
-  /** Our own streams block while their reader is slow; a caller's do not, so the command must wait. */
   #passOn(stream: Stream, chunk: Uint8Array): Promise<void> | undefined {
     const caller = this.#caller
-    if (caller) return caller.write(stream, chunk) ? undefined : caller.drained()
-    process[stream].write(chunk)
-    return undefined
+    if (!caller) return writeOwn(stream, chunk)
+    return caller.write(stream, chunk) ? undefined : caller.drained()
   }
 
   /** Ends the command as if its caller had cancelled it. */
