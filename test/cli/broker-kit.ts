@@ -74,6 +74,7 @@ export class BrokerKit {
       input,
       encoding: 'utf8',
       timeout: 60_000,
+      maxBuffer: 1e8,
     })
     return { code: done.status, stdout: done.stdout, stderr: done.stderr }
   }
