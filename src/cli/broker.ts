@@ -84,6 +84,7 @@ class Requests {
     })
     this.#wait()
     await listener.ended
+    clearTimeout(this.#timer)
     this.#isEnding = true
     if (this.#active > 0) await done
   }

@@ -1,5 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { BrokerKit, LEFT_TO_NODE, type Ran, until } from './broker-kit.ts'
@@ -244,6 +244,18 @@ describe('what breaks in the middle', () => {
         execFileSync('sleep', [String(0.15 + (n % 10) / 100)])
       }
       expect([own.isAlive, existsSync(own.socket)]).toEqual([false, false])
+    } finally {
+      own.remove()
+    }
+  })
+
+  test.runIf(process.env.RINGFENCE_FULL)('it ends when its directory is removed', async () => {
+    const own = new BrokerKit()
+    try {
+      await own.start()
+      const { pid } = own
+      rmSync(own.state, { recursive: true })
+      await until('it has ended', () => !existsSync(`/proc/${pid}`))
     } finally {
       own.remove()
     }
