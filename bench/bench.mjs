@@ -21,6 +21,19 @@ const options = {
 }
 const ringfence = join(root, 'dist', 'cli', 'ringfence.cjs')
 const cliEnv = { ...process.env, RINGFENCE_HOME: join(base, 'state') }
+/** The native front; with its broker it is what a user runs, Node alone is the comparison. */
+const front = join(root, 'dist', 'guest', 'ringfence-front')
+
+/** Starts the broker, as the first command of a user does, and waits for its socket. */
+async function startBroker() {
+  mkdirSync(cliEnv.RINGFENCE_HOME, { recursive: true, mode: 0o700 })
+  await started(front, ['run', '--', 'true'], { env: cliEnv })
+  const socket = join(cliEnv.RINGFENCE_HOME, 'broker', 'socket')
+  for (let tries = 0; !existsSync(socket); tries++) {
+    if (tries > 100) throw new Error('the broker does not start')
+    await new Promise((resolve) => setTimeout(resolve, 100))
+  }
+}
 
 /** Starts a process, discards its output and waits for its exit. */
 const started = (file, args, extra = {}) =>
@@ -73,8 +86,9 @@ async function ours() {
       },
     ],
     ['node -e 0', () => started(process.execPath, ['-e', '0'])],
+    ['ringfence CLI: run -- true', () => started(front, ['run', '--', 'true'], { env: cliEnv })],
     [
-      'ringfence CLI: run -- true',
+      'ringfence CLI: run -- true, without the broker',
       () => started(process.execPath, [ringfence, 'run', '--', 'true'], { env: cliEnv }),
     ],
   ]
@@ -272,9 +286,9 @@ function judgeWarm() {
 }
 
 /** One call of the hook, as Claude Code makes it. */
-const hooked = (call) =>
+const hooked = (start, call) =>
   new Promise((resolve, reject) => {
-    const child = spawn(process.execPath, [ringfence, 'hook', 'claude-code'], {
+    const child = spawn(start[0], [...start.slice(1), 'hook', 'claude-code'], {
       cwd: workspace,
       env: cliEnv,
       stdio: ['pipe', 'ignore', 'ignore'],
@@ -290,16 +304,16 @@ async function judgeCold() {
   writeFileSync(rules, 'prefix_rule(pattern=["git", "push"], decision="prompt")\n')
   const peer = codexBinary()
   const line = ['git', 'status']
+  const call = { tool_name: 'Bash', tool_input: { command: 'git status' }, cwd: workspace }
   const rows = await usable([
+    ['ringfence check command', () => started(front, ['check', 'command', 'git status'], { env: cliEnv })],
     [
-      'ringfence check command',
+      'ringfence check command, without the broker',
       () => started(process.execPath, [ringfence, 'check', 'command', 'git status'], { env: cliEnv }),
     ],
     ['a hook that does nothing', () => started('/bin/true', [])],
-    [
-      'ringfence hook claude-code',
-      () => hooked({ tool_name: 'Bash', tool_input: { command: 'git status' }, cwd: workspace }),
-    ],
+    ['ringfence hook claude-code', () => hooked([front], call)],
+    ['ringfence hook claude-code, without the broker', () => hooked([process.execPath, ringfence], call)],
     ...(peer
       ? [
           [
@@ -322,10 +336,11 @@ async function judgeCold() {
     at('ringfence hook claude-code') - at('a hook that does nothing'),
   )
   for (const [name, { median }] of results)
-    console.log(`one policy decision as a process: ${name.padEnd(30)} ${median.toFixed(1).padStart(8)} ms`)
+    console.log(`one policy decision as a process: ${name.padEnd(48)} ${median.toFixed(1).padStart(8)} ms`)
 }
 
 try {
+  await startBroker()
   const rows = await usable([...(await ours()), ...(await srt()), ...codex()])
   const results = await measure(rows)
   table(results)

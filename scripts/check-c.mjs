@@ -50,6 +50,7 @@ async function main() {
   const failures = await Promise.all([
     // Includes the code that only tests use.
     run('sh', ['agent/build.sh', join(scratch, 'agent'), ...STRICT, '-DRINGFENCE_TEST']),
+    run('sh', ['front/build.sh', join(scratch, 'front'), ...STRICT]),
     run('gcc', [...shared, '-o', join(scratch, 'readonly.so'), 'qemu/readonly.c']),
     missing ?? (unformatted ? undefined : run('clang-format', ['--dry-run', '--Werror', ...sources])),
   ])

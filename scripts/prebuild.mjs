@@ -15,10 +15,15 @@ const TARGETS = [
   { arch: 'arm64', debian: 'arm64', cpu: 'aarch64' },
 ]
 const PACKAGES = ['musl-dev', 'linux-libc-dev', 'libgcc-12-dev']
-/** The programs, with the directories of their sources. */
+/** The programs, with the directories of their sources and what they share with the agent. */
 const PROGRAMS = [
   ['ringfence-agent', join(root, 'guest', 'agent')],
   ['ringfence-probe', join(root, 'guest', 'probe')],
+  [
+    'ringfence-front',
+    join(root, 'guest', 'front'),
+    ['../agent/common/common.c', '../agent/common/message.c'],
+  ],
 ]
 
 /** Builds the agents into `directory` and writes their checksums. */
@@ -28,9 +33,9 @@ export function prebuild(directory = join(root, 'dist', 'guest')) {
   if (upToDate(list, sources)) return readFileSync(list, 'utf8').trim().split('\n')
   mkdirSync(directory, { recursive: true })
   const sums = TARGETS.flatMap((target) =>
-    PROGRAMS.map(([program, from]) => {
+    PROGRAMS.map(([program, from, shared]) => {
       const name = `${program}-linux-${target.arch}`
-      compile(target, sysroot(target), from, join(directory, name))
+      compile(target, sysroot(target), { from, shared }, join(directory, name))
       const digest = createHash('sha256')
         .update(readFileSync(join(directory, name)))
         .digest('hex')
@@ -66,12 +71,13 @@ function sysroot({ debian }) {
   return join(cache, 'root')
 }
 
-function compile({ cpu }, system, from, out) {
+function compile({ cpu }, system, { from, shared = [] }, out) {
   const musl = join(system, 'usr', 'lib', `${cpu}-linux-musl`)
   const gcc = join(system, 'usr', 'lib', 'gcc', `${cpu}-linux-gnu`, '12')
   const sources = readdirSync(from, { recursive: true })
     .filter((name) => name.endsWith('.c'))
     .sort()
+    .concat(shared)
   run(
     'clang',
     [
@@ -84,7 +90,7 @@ function compile({ cpu }, system, from, out) {
         '-nostdinc',
         '-nostdlib',
       ],
-      ...['-fuse-ld=lld', '-Wl,--build-id=none', '-s', '-w', '-I.'],
+      ...['-fuse-ld=lld', '-Wl,--build-id=none', '-s', '-w', '-I.', '-I../agent'],
       ...['-isystem', join(system, 'usr', 'include', `${cpu}-linux-musl`)],
       ...['-isystem', join(output('clang', ['-print-resource-dir']).trim(), 'include')],
       ...['-idirafter', join(system, 'usr', 'include')],

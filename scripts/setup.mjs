@@ -211,9 +211,14 @@ function buildAgent() {
   if (process.platform !== 'linux') return
   const compiler = ['/usr/bin/gcc', '/usr/bin/cc'].find((file) => existsSync(file))
   const agent = join(root, 'guest', 'agent')
-  const sources = filesIn(agent)
+  const sources = [...filesIn(agent), join(root, 'guest', 'build-static.sh')]
   rebuild('guest agent', join(root, 'dist', 'guest', 'ringfence-agent'), sources, compiler, (out) =>
     run('sh', [join(agent, 'build.sh'), out]),
+  )
+  const front = join(root, 'guest', 'front')
+  const frontSources = [...filesIn(front), ...filesIn(join(agent, 'common'))]
+  rebuild('native front', join(root, 'dist', 'guest', 'ringfence-front'), frontSources, compiler, (out) =>
+    run('sh', [join(front, 'build.sh'), out]),
   )
   const readonly = join(root, 'guest', 'qemu', 'readonly.c')
   rebuild(

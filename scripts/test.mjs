@@ -27,18 +27,18 @@ let failed = 0
 const unsteady = []
 let results = []
 
-function run(name, args) {
+function run(name, args, extra = {}) {
   process.stdout.write(`\n== ${name}\n`)
   const { status } = spawnSync(process.execPath, args, {
     cwd: root,
     stdio: ['ignore', 'inherit', 'inherit'],
-    env: { ...process.env, ...(full ? { RINGFENCE_FULL: '1' } : {}) },
+    env: { ...process.env, ...(full ? { RINGFENCE_FULL: '1' } : {}), ...extra },
   })
   return status
 }
 
-function step(name, args) {
-  if (run(name, args) === 0) passed++
+function step(name, args, extra) {
+  if (run(name, args, extra) === 0) passed++
   else failed++
 }
 
@@ -82,6 +82,25 @@ function tests() {
   if (again.status === 0) passed += first.numFailedTests
   else failed += Math.max(1, again.numFailedTests ?? 0)
 }
+
+/** Tests that start the command line by test/cli/program.ts: they pass through the front and the broker as they do with Node. */
+const COMMAND_LINE_TESTS = [
+  'test/cli',
+  'test/adapters/hook',
+  'test/backends/bubblewrap.test.ts',
+  'test/backends/signals.test.ts',
+  'test/backends/workspaces.test.ts',
+  'test/policy/behind.test.ts',
+]
+
+const throughFront = () =>
+  step(
+    'the command line through the front and the broker',
+    [bin('vitest', 'vitest.mjs'), 'run', ...COMMAND_LINE_TESTS],
+    {
+      RINGFENCE_TEST_FRONT: '1',
+    },
+  )
 
 /** Data that tests read beside the repository and that is not part of a clone. */
 const OUTSIDE_DATA = [
@@ -129,6 +148,7 @@ else {
   step('unused exports', [bin('knip', 'bin/knip.js'), '--no-progress'])
   tests()
   if (full) {
+    throughFront()
     wasiModules()
     sabotage()
   }

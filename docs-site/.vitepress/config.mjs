@@ -27,6 +27,7 @@ const sidebar = [
     ['Writable root', 'writable-root'],
     ['Remote', 'remote'],
     ['Isolation between commands', 'isolation'],
+    ['The broker', 'broker'],
     ['Prove', 'prove'],
   ]),
   group('Server', [

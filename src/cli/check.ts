@@ -1,4 +1,4 @@
-import { compose, stateDirectory } from '../compose/compose.ts'
+import { compose, environment, stateDirectory } from '../compose/compose.ts'
 import { loadConfig } from '../host/config-file.ts'
 import { usage } from './options.ts'
 import type { CliIo } from './terminal/io.ts'
@@ -27,7 +27,7 @@ const configOf = async (file?: string) => (file === undefined ? (await compose()
 
 /** A `CliIo` on the process's standard streams. */
 export const standardIo = (json: boolean): CliIo => ({
-  home: stateDirectory(process.env),
+  home: stateDirectory(environment()),
   // Commands with a `CliIo` escape their input themselves, because some print colours.
   out: outStyled,
   err,

@@ -41,6 +41,7 @@ usage: ringfence <command> [options]
   completion  print a completion script for bash, zsh or fish
 
 Every command accepts --json, --config FILE, --quiet and --help.
+With --no-broker the native front starts Node at once.
 
 examples:
   ringfence run npm test

@@ -10,12 +10,13 @@ import {
   toolCallOf,
 } from '../adapters/hooks/hook.ts'
 import { compose, type Ringfence } from '../compose/compose.ts'
+import { servedCaller } from '../host/broker/served-caller.ts'
 import { killOwnProcessAfter } from '../host/process/process-deadline.ts'
 import { SandboxError } from '../model/errors.ts'
 import { redact } from '../model/redact.ts'
 import { hookContextOf, judgeToolCall, type OwnProgram } from './hook/judge.ts'
 import { parseOptions, usage } from './options.ts'
-import { err, out } from './terminal/output.ts'
+import { err, inputStream, out } from './terminal/output.ts'
 
 const OPTIONS = {
   /** The agent's own sandbox is enabled: commands that need a sandbox are allowed. */
@@ -67,7 +68,8 @@ const ownProgram = (): OwnProgram => ({
 
 /** SECURITY: agents let a tool call pass when its hook times out, so a late answer must be a block. */
 async function inTime(answering: Promise<HookAnswer>): Promise<HookAnswer> {
-  killOwnProcessAfter(KILL_MS)
+  // A front ends itself after the same time.
+  if (!servedCaller()) killOwnProcessAfter(KILL_MS)
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<HookAnswer>((resolve) => {
     timer = setTimeout(() => resolve(blocked('the policy check took too long')), ANSWER_MS)
@@ -76,7 +78,7 @@ async function inTime(answering: Promise<HookAnswer>): Promise<HookAnswer> {
     return await Promise.race([answering, late])
   } finally {
     clearTimeout(timer)
-    process.stdin.destroy()
+    inputStream().destroy()
   }
 }
 
@@ -102,7 +104,7 @@ async function answer(agent: HookAgent, values: HookValues): Promise<HookAnswer>
 async function standardInput(): Promise<string> {
   const chunks: Buffer[] = []
   let size = 0
-  for await (const chunk of process.stdin) {
+  for await (const chunk of inputStream()) {
     size += (chunk as Buffer).length
     if (size > MAX_INPUT) throw new SandboxError('too-large', 'the tool call is too large to check')
     chunks.push(chunk as Buffer)

@@ -13,6 +13,8 @@ const COMMON = {
   config: { type: 'string' },
   policy: { type: 'string' },
   quiet: { type: 'boolean', short: 'q' },
+  /** Read by the native front; Node itself never uses the broker. */
+  'no-broker': { type: 'boolean' },
   help: { type: 'boolean', short: 'h' },
 } as const
 

@@ -8,12 +8,13 @@ import { visible, visibleJson } from '../model/visible.ts'
 import type { AskHost } from '../supervisor/approvals/host-questions.ts'
 import { execResultJson } from '../supervisor/exec/exec-json.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
+import { acceptRun } from './broker/servable-run.ts'
 import { printHelp } from './help.ts'
 import { parseOptions, usage, withSeparator } from './options.ts'
 import { SANDBOX_OPTIONS, specOf } from './sandbox-options.ts'
 import { approver } from './terminal/approver.ts'
 import { askReview } from './terminal/ask.ts'
-import { err, out } from './terminal/output.ts'
+import { err, isTerminalStream, out } from './terminal/output.ts'
 import { explain } from './terminal/plan-text.ts'
 import { isTerminal, runInTerminal, SignalForwarder } from './terminal/terminal.ts'
 import { TerminalLease } from './terminal/terminal-lease.ts'
@@ -39,6 +40,7 @@ export async function run(args: readonly string[]): Promise<number> {
   const ringfence = await compose({ config: values.config, policy: values.policy, onProgress })
   try {
     const spec = specOf(values, ringfence)
+    await acceptRun(ringfence, spec, values)
     return values.explain
       ? await explainRun(ringfence, spec, command, values)
       : await runIn(ringfence, spec, command, values)
@@ -85,7 +87,7 @@ async function runIn(
   const lease = new TerminalLease()
   const inTerminal = !values.json && isTerminal()
   // SECURITY: questions are written to stderr; keys must not answer a question that nobody sees.
-  const askHost = inTerminal && process.stderr.isTTY && (await hostAskerFor(ringfence, values, lease))
+  const askHost = inTerminal && isTerminalStream('stderr') && (await hostAskerFor(ringfence, values, lease))
   const sandbox = await ringfence.gate.open(spec, askHost ? { askHost } : {})
   sandbox.onClose(() => ringfence.close())
   if (sandbox.plan.network.unlisted === 'ask' && !askHost && !values.quiet)
@@ -110,7 +112,7 @@ async function runIn(
     if (values.json) out(`${visibleJson({ ...resultJson(sandbox, done), ...reviewed })}\n`)
     else if (!values.quiet) {
       printStop(done, sandbox.plan.limits)
-      if (process.stderr.isTTY) printViolations(done, sandbox.plan.limits)
+      if (isTerminalStream('stderr')) printViolations(done, sandbox.plan.limits)
       if (done.hint !== undefined) err(`ringfence: hint: ${visible(done.hint)}\n`)
     }
     return exitCodeOf(done.outcome, constants.signals)

@@ -1,6 +1,7 @@
 import { resolve } from 'node:path'
 import type { Ringfence } from '../compose/compose.ts'
 import { durationOption, numberOption, type parseOptions, sizeOption, usage } from './options.ts'
+import { isTerminalStream } from './terminal/output.ts'
 
 /** The options of `run` that describe a sandbox. */
 export const SANDBOX_OPTIONS = {
@@ -80,7 +81,7 @@ function mountOf(text: string): Record<string, string> {
 }
 
 function environmentOf(values: SandboxValues, env: Readonly<Record<string, string>>): Record<string, string> {
-  const terminal: Record<string, string> = env.TERM && process.stdout.isTTY ? { TERM: env.TERM } : {}
+  const terminal: Record<string, string> = env.TERM && isTerminalStream('stdout') ? { TERM: env.TERM } : {}
   for (const pair of values.env ?? []) {
     const at = pair.indexOf('=')
     const name = at < 0 ? pair : pair.slice(0, at)

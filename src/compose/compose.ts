@@ -6,6 +6,7 @@ import type { AnthropicSdk } from '../adapters/anthropic/environment-client.ts'
 import { pathsOf as trailPaths } from '../audit/files.ts'
 import { openTrail } from '../audit/trail.ts'
 import type { SandboxRegistry } from '../backends/registry.ts'
+import { servedCaller } from '../host/broker/served-caller.ts'
 import { loadConfig } from '../host/config-file.ts'
 import { hostPath } from '../host/files/facts.ts'
 import { type PinOptions, pinsOf } from '../host/files/git-pins.ts'
@@ -91,8 +92,8 @@ export type Ringfence = {
 /** Result of a reload; `secrets` names the secrets whose value changed or was removed. */
 type Reloaded = { readonly config: Config; readonly secrets: readonly string[] }
 
-/** The environment of this process; not read anywhere else. */
-export const environment = (): NodeJS.ProcessEnv => process.env
+/** The environment of this process, or of the caller that it serves; not read anywhere else. */
+export const environment = (): NodeJS.ProcessEnv => servedCaller()?.env ?? process.env
 
 /** State derived from the configuration; a reload replaces it as a whole. */
 type InForce = {

@@ -8,6 +8,9 @@ import { readText } from '../host/system.ts'
 /** The guest agent. */
 export const agentPath = (): string => guestProgram('ringfence-agent')
 
+/** The native front of the command line, which is also the broker's listener. */
+export const frontPath = (): string => guestProgram('ringfence-front')
+
 /** The program with which `ringfence prove` makes system calls that no shell can make. */
 export const probePath = (): string => guestProgram('ringfence-probe')
 

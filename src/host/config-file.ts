@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs'
+import { resolve } from 'node:path'
 import { type Config, configShape } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import { parseToml } from './toml.ts'
@@ -20,7 +21,7 @@ export async function parseConfig(file: string, text: string): Promise<Config> {
 
 function readOrRefuse(file: string): string {
   try {
-    return readFileSync(file, 'utf8')
+    return readFileSync(resolve(file), 'utf8')
   } catch (cause) {
     throw new SandboxError(
       'invalid-config',

@@ -2,9 +2,10 @@ import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
+import { frontOf } from '../cli/program.ts'
 import { type ClientModel, clientModel, type ToolCall } from './client-model.ts'
 import { areInstalled, claudeProgram, codexProgram, geminiProgram } from './coding-agents.ts'
-import { HookKit, patchAdding, program } from './hook-kit.ts'
+import { HookKit, patchAdding } from './hook-kit.ts'
 
 /** The real coding agents with the hook that we install, on a model that calls what we wrote down. */
 
@@ -75,12 +76,18 @@ const gemini = (calls: readonly ToolCall[]): Promise<string> =>
 
 /** A program that never answers and does not hear that it should end. */
 const hanging = join(kit.base, 'hanging.cjs')
-writeFileSync(hanging, 'process.on("SIGTERM", () => {}); setInterval(() => {}, 1000)')
+writeFileSync(
+  hanging,
+  `#!${process.execPath}\nprocess.on("SIGTERM", () => {}); setInterval(() => {}, 1000)`,
+  {
+    mode: 0o755,
+  },
+)
 
 /** The settings with our hook hanging, and the time after which it is ended a short one. */
 function hang(settings: string): void {
   const text = readFileSync(settings, 'utf8')
-  writeFileSync(settings, text.replace(program, hanging).replace('sleep 30', 'sleep 1'))
+  writeFileSync(settings, text.replace(frontOf(), hanging).replace('sleep 30', 'sleep 1'))
 }
 
 /** A hook that is not ours, takes longer than the client waits, and would then block. */
@@ -107,7 +114,7 @@ describe.runIf(areInstalled)('Claude Code', () => {
 
   test('runs nothing when the hook cannot start', async () => {
     const text = readFileSync(settings, 'utf8')
-    writeFileSync(settings, text.replace(program, '/no/such/ringfence.cjs'))
+    writeFileSync(settings, text.replace(frontOf(), '/no/such/front'))
     const told = await claude([bash('touch never')])
     expect(made('never')).toBe(false)
     expect(told).toContain('this call is blocked')
@@ -161,7 +168,7 @@ describe.runIf(areInstalled)('Codex', () => {
     const settings = join(kit.base, '.codex', 'hooks.json')
     const touch = (name: string): ToolCall => ({ tool: 'exec_command', input: { cmd: `touch ${name}` } })
     const text = readFileSync(settings, 'utf8')
-    writeFileSync(settings, text.replace(program, '/no/such/ringfence.cjs'))
+    writeFileSync(settings, text.replace(frontOf(), '/no/such/front'))
     await codex([touch('codex-missing')], trusted)
     writeFileSync(settings, text)
     hang(settings)
@@ -197,7 +204,7 @@ describe.runIf(areInstalled)('Gemini CLI', () => {
 
   test.runIf(process.env.RINGFENCE_FULL)('runs nothing when the hook cannot start or hangs', async () => {
     install()
-    writeFileSync(settings, readFileSync(settings, 'utf8').replace(program, '/no/such/ringfence.cjs'))
+    writeFileSync(settings, readFileSync(settings, 'utf8').replace(frontOf(), '/no/such/front'))
     expect(await gemini([run('touch gemini-missing')])).toContain('this call is blocked')
     install()
     hang(settings)

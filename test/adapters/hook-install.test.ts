@@ -13,6 +13,7 @@ import {
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { hookCommand, installedHook, withHook } from '../../src/adapters/hooks/settings.ts'
+import { frontOf } from '../cli/program.ts'
 import { packageRoot } from '../conformance/world.ts'
 import { type Env, HookKit, program } from './hook-kit.ts'
 
@@ -60,7 +61,7 @@ describe('install', () => {
     expect(hook(['install', agent, '--yes'], '').status).toBe(0)
     const command = commandIn(agent, join(base, FILES[agent][0]))
     expect(started(command, { PATH: '/nowhere' })).toMatchObject({ status: 0 })
-    const moved = command.replace(program, '/no/such/ringfence.cjs')
+    const moved = command.replace(frontOf(), '/no/such/front')
     const withoutNode = command.replace(process.execPath, '/no/such/node')
     for (const broken of [moved, withoutNode]) {
       expect(broken).not.toBe(command)

@@ -2,6 +2,7 @@ import { spawnSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { cli } from '../cli/program.ts'
 import { packageRoot } from '../conformance/world.ts'
 
 /** The built `ringfence hook`, as a coding agent starts it: one JSON on stdin, an answer in that agent's format. */
@@ -25,11 +26,12 @@ export class HookKit {
   }
 
   remove(): void {
-    rmSync(this.base, { recursive: true, force: true })
+    // A broker may be starting in it.
+    rmSync(this.base, { recursive: true, force: true, maxRetries: 5 })
   }
 
   hook(args: readonly string[], input: string, env: Env = {}, cwd = this.workspace): Ran {
-    return this.#ran(process.execPath, [program, 'hook', ...args], input, env, cwd)
+    return this.#ran(...cli(['hook', ...args]), input, env, cwd)
   }
 
   /** A command from the settings, as a client starts it. */

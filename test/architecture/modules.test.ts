@@ -20,9 +20,8 @@ const GUARDED: Readonly<Record<string, readonly string[]>> = {
   cluster: [],
 }
 const PURE = ['model', 'policy', 'client']
-/** `process.env` is read in one place. `cli/check.ts` uses it once for the state directory: to be moved there. */
-/** `prove` plants a secret in its own environment, which no sandbox may show. */
-const READS_ENVIRONMENT = ['compose/compose.ts', 'cli/check.ts', 'prove/prove.ts']
+/** `process.env` is read in one place; `prove` plants a secret in its own environment, which no sandbox may show. */
+const READS_ENVIRONMENT = ['compose/compose.ts', 'prove/prove.ts']
 /** The program's two entries load it from compiled code, which an import cannot (docs/decisions/0002). */
 const REQUIRES = ['cli/entry/ringfence.ts', 'cli/entry/warm.ts']
 const SEALS_PLANS = ['policy/plan.ts', 'model/plan.ts']

@@ -179,6 +179,11 @@ const OUTSIDE: readonly (readonly [name: string, holds: string, imports: string]
     'a static C program: launcher on the host, PID 1 in a sandbox, `/init` of a virtual machine',
     '–',
   ],
+  [
+    'guest/front',
+    'a static C program: the native front of the command line, and the listener of the broker',
+    '–',
+  ],
   ['guest/kernels', 'the code interpreter’s programs, run inside sandboxes', '–'],
   ['guest/node', 'makes Node’s own `fetch` inside a sandbox use the proxy', '–'],
   ['guest/qemu', 'makes an old QEMU open saved virtual machines read-only', '–'],

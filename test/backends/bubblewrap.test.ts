@@ -17,7 +17,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type ComposeOptions, Sandbox, wrap } from '../../src/index.ts'
-import { freshWorkspace, packageRoot } from '../conformance/world.ts'
+import { cli } from '../cli/program.ts'
+import { freshWorkspace } from '../conformance/world.ts'
 
 /** The wall with real grants: every option of a spec that bubblewrap honours, from the outside. */
 
@@ -196,14 +197,13 @@ const until = async (condition: () => boolean): Promise<boolean> => {
 }
 
 describe('the end', () => {
-  const cli = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
   const start = (seconds: string) => {
     writeFileSync(
       join(workspace, 'long.sh'),
       `trap "" TERM INT HUP\nsetsid sleep ${seconds} &\nsleep ${seconds}\n`,
     )
     const env = { ...process.env, RINGFENCE_HOME: join(base, 'state') }
-    return spawn(process.execPath, [cli, 'run', '--', 'bash', 'long.sh'], {
+    return spawn(...cli(['run', '--', 'bash', 'long.sh']), {
       cwd: workspace,
       env,
       stdio: 'ignore',

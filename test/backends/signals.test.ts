@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
-import { packageRoot } from '../conformance/world.ts'
+import { cli } from '../cli/program.ts'
 
 /** A signal to `ringfence run` reaches the command as that signal, on every backend that passes signals on. */
 
@@ -20,8 +20,7 @@ test.each(
     ),
   ),
 )('%s: %s', async (backend, signal) => {
-  const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
-  const child = spawn(process.execPath, [program, 'run', '--backend', backend, '--yes', '-c', WAITS], {
+  const child = spawn(...cli(['run', '--backend', backend, '--yes', '-c', WAITS]), {
     cwd: join(base, 'work'),
     env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: join(base, 'state') },
     stdio: ['ignore', 'pipe', 'pipe'],

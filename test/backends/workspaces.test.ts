@@ -3,7 +3,7 @@ import { chownSync, mkdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Sandbox } from '../../src/index.ts'
-import { packageRoot } from '../conformance/world.ts'
+import { cliWords } from '../cli/program.ts'
 import { FULL, makeTestHost, type TestHost, text } from './persistent-sandbox.ts'
 
 /** Workspaces as people have them: on other file systems, of other owners, large. */
@@ -15,13 +15,12 @@ beforeAll(() => {
 afterAll(() => testHost.drop())
 
 const isRoot = process.getuid?.() === 0
-const cli = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
 
 /** Mounts in a mount namespace of its own, so that the machine has none of them afterwards. */
 function runMounted(mounts: string): string {
   // In a file: what a script does is not judged, it meets the wall.
   const work = 'echo written > f; mkdir d; mv f d/; cat d/f; mkdir .git || echo refused'
-  const run = `echo '${work}' > "$W/work.sh"; ${process.execPath} ${cli} run --workspace "$W" -- bash work.sh`
+  const run = `echo '${work}' > "$W/work.sh"; ${cliWords()} run --workspace "$W" -- bash work.sh`
   const { stdout, stderr } = spawnSync(
     'unshare',
     ['-m', 'bash', '-c', `set -e; cd ${testHost.base}; ${mounts}\n cd "$W"; ${run}`],

@@ -3,13 +3,13 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
-import { packageRoot } from '../conformance/world.ts'
+import { cliWords } from './program.ts'
 
 /** A reader that goes away (`| head -1`) ends a command quietly, also one that would write for ever. */
 
 const base = mkdtempSync(join(tmpdir(), 'rf-pipe-'))
 afterAll(() => rmSync(base, { recursive: true, force: true }))
-const ringfence = `'${process.execPath}' '${join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')}'`
+const ringfence = cliWords()
 
 test.each(['--help', 'doctor --json', 'policy schema', 'skill list', 'audit tail --follow'])('%s', (args) => {
   // The reader is gone before the first byte; a pipe that nobody reads is the worst case of `head`.

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { packageRoot } from '../conformance/world.ts'
+import { cli } from './program.ts'
 
 /** A disk without room: every command says that, and what to do; none calls it a defect or the audit log damaged. */
 
@@ -25,8 +25,7 @@ function fill(left: number): void {
 
 function ringfence(...args: readonly string[]) {
   const env = { PATH: process.env.PATH, HOME: dir, RINGFENCE_HOME: join(dir, 'state') }
-  const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
-  return spawnSync(process.execPath, [program, ...args], {
+  return spawnSync(...cli([...args]), {
     env,
     cwd: work,
     encoding: 'utf8',

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
+import { cli } from './program.ts'
 
 /** Names and reasons that a sandbox or an agent chose, shown by every command: nothing of them steers a terminal. */
 
@@ -13,7 +14,6 @@ const HOSTILE =
   'x\u001b[2J\u009b31m\u202eevil\u2066\u200b\u2028\u{e0041}\rringfence: ok\nringfence: forged\u0007y'
 const base = mkdtempSync(join(tmpdir(), 'rf-hostile-'))
 const workspace = join(base, 'work')
-const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
 
 type Ran = { readonly code: number; readonly text: string; readonly stdout: string }
 
@@ -23,7 +23,7 @@ function ringfence(args: readonly string[], input = '', env: Record<string, stri
       cwd: workspace,
       env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: join(base, 'state'), ...env },
     }
-    const child = execFile(process.execPath, [program, ...args], options, (error, stdout, stderr) =>
+    const child = execFile(...cli([...args]), options, (error, stdout, stderr) =>
       resolve({ code: Number(error?.code ?? 0), text: `${stdout}${stderr}`, stdout }),
     )
     child.stdin?.on('error', () => {})

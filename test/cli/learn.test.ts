@@ -3,10 +3,9 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { packageRoot } from '../conformance/world.ts'
+import { cli } from './program.ts'
 
 /** `policy learn` as people use it: a program, its policy, and the program again under that policy. */
-const cli = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
 let base: string
 let workspace: string
 let data: string
@@ -35,7 +34,7 @@ except OSError: pass
 afterAll(() => rmSync(base, { recursive: true, force: true }))
 
 const ringfence = (...args: readonly string[]) =>
-  spawnSync(process.execPath, [cli, ...args], {
+  spawnSync(...cli([...args]), {
     cwd: workspace,
     encoding: 'utf8',
     env: { ...process.env, RINGFENCE_HOME: join(base, 'home') },

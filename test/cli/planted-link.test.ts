@@ -3,13 +3,12 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSyn
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { packageRoot } from '../conformance/world.ts'
+import { cli } from './program.ts'
 
 /** A symbolic link that a sandbox left in the workspace and that leads to a key of the user. */
 
 const place = mkdtempSync(join(tmpdir(), 'rf-planted-'))
 const workspace = join(place, 'ws')
-const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
 const home = join(place, 'home')
 const env = {
   ...process.env,
@@ -29,7 +28,7 @@ beforeAll(() => {
 afterAll(() => rmSync(place, { recursive: true, force: true }))
 
 const auto = (line: string): string =>
-  spawnSync(process.execPath, [program, 'auto', '-w', workspace, '-c', line], {
+  spawnSync(...cli(['auto', '-w', workspace, '-c', line]), {
     env,
     cwd: workspace,
   }).stdout.toString()
@@ -41,7 +40,7 @@ const hook = (command: string): string => {
     tool_input: { command },
     cwd: workspace,
   })
-  const { stdout } = spawnSync(process.execPath, [program, 'hook', 'claude-code'], {
+  const { stdout } = spawnSync(...cli(['hook', 'claude-code']), {
     env,
     cwd: workspace,
     input,

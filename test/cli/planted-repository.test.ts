@@ -3,14 +3,13 @@ import { chmodSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } 
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { packageRoot } from '../conformance/world.ts'
+import { cli } from './program.ts'
 
 /** A directory that a sandbox wrote as a bare repository, whose settings start a program when git looks at it. */
 
 const place = mkdtempSync(join(tmpdir(), 'rf-planted-'))
 const workspace = join(place, 'ws')
 const marker = join(place, 'RAN')
-const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
 const env = { ...process.env, HOME: join(place, 'home'), CLAUDE_PROJECT_DIR: workspace }
 
 function plant(directory: string): void {
@@ -47,7 +46,7 @@ test('the plant works', () => {
 test.each(['git status', 'git log -3', 'git diff', 'git -C . status'])(
   'auto runs %s on the host without the planted program',
   (line) => {
-    spawnSync(process.execPath, [program, 'auto', '-w', workspace, '-c', line], { env })
+    spawnSync(...cli(['auto', '-w', workspace, '-c', line]), { env })
     expect(ran()).toBe(false)
   },
 )
@@ -55,7 +54,7 @@ test.each(['git status', 'git log -3', 'git diff', 'git -C . status'])(
 test.each(['cd evil && git status', 'git -C evil status', '(cd evil; git diff --stat)'])(
   'the host is not given to %s',
   (line) => {
-    const { stdout } = spawnSync(process.execPath, [program, 'check', 'command', '--json', line], { env })
+    const { stdout } = spawnSync(...cli(['check', 'command', '--json', line]), { env })
     expect(JSON.parse(stdout.toString()).action).toBe('sandbox')
   },
 )
@@ -63,7 +62,7 @@ test.each(['cd evil && git status', 'git -C evil status', '(cd evil; git diff --
 test('a hook does not allow git in a workspace without a repository of its own', () => {
   const ask = (): string => {
     const call = { tool_name: 'Bash', tool_input: { command: 'git status' }, cwd: workspace }
-    const { stdout } = spawnSync(process.execPath, [program, 'hook', 'claude-code'], {
+    const { stdout } = spawnSync(...cli(['hook', 'claude-code']), {
       env,
       input: JSON.stringify(call),
     })

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeEach, describe, expect, test } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
+import { cli } from './program.ts'
 import { answering, type Conversation } from './pseudo-terminal.ts'
 
 /** Every question that the built command line asks, put to somebody at a real terminal. */
@@ -11,7 +12,6 @@ import { answering, type Conversation } from './pseudo-terminal.ts'
 const base = mkdtempSync(join(tmpdir(), 'rf-prompts-'))
 const workspace = join(base, 'work')
 const state = join(base, 'state')
-const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
 
 beforeEach(() => {
   for (const dir of [workspace, state]) rmSync(dir, { recursive: true, force: true })
@@ -20,7 +20,7 @@ beforeEach(() => {
 afterAll(() => rmSync(base, { recursive: true, force: true }))
 
 const ask = (args: readonly string[], question: string, answer: string): Promise<Conversation> =>
-  answering([process.execPath, program, ...args], question, answer, {
+  answering(cli(args).flat(), question, answer, {
     cwd: workspace,
     env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: state, TERM: 'xterm' },
   })
@@ -70,7 +70,10 @@ describe('run --ask-hosts', () => {
   })
 
   test('nobody is asked where the question would not be seen', async () => {
-    const quoted = [process.execPath, program, ...reach].map((word) => `'${word}'`).join(' ')
+    const quoted = cli(reach)
+      .flat()
+      .map((word) => `'${word}'`)
+      .join(' ')
     const { screen } = await answering(['/bin/sh', '-c', `${quoted} 2>errors`], '[N]o:', 'o', {
       cwd: workspace,
       env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: state, TERM: 'xterm' },
@@ -80,7 +83,7 @@ describe('run --ask-hosts', () => {
   })
 
   test('without a terminal nobody is asked, and the host is refused', () => {
-    const { stdout, stderr } = spawnSync(process.execPath, [program, ...reach], {
+    const { stdout, stderr } = spawnSync(...cli([...reach]), {
       cwd: workspace,
       env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: state },
       encoding: 'utf8',

@@ -72,6 +72,8 @@ describe('the package', () => {
         'ringfence-agent-linux-arm64',
         'ringfence-agent-linux-x64',
         'ringfence-probe-linux-x64',
+        'ringfence-front-linux-arm64',
+        'ringfence-front-linux-x64',
       ]),
     )
     expect(existsSync(join(guest, 'ringfence-agent'))).toBe(false)

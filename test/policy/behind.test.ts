@@ -10,11 +10,10 @@ import type { Decision } from '../../src/model/decision.ts'
 import type { Containment } from '../../src/model/risk.ts'
 import { judgeLine } from '../../src/policy/commands/judge.ts'
 import { compilePolicy } from '../../src/policy/policy.ts'
-import { packageRoot } from '../conformance/world.ts'
+import { cli } from '../cli/program.ts'
 import { startTestServer, type TestServer } from '../server/test-server.ts'
 
 /** Real sandboxes answer questions of the built-in rules; every way to a sandbox gets the same answer. */
-const cli = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
 const base = mkdtempSync(join(homedir(), 'rf-behind-'))
 const workspace = join(base, 'ws')
 const env = { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: join(base, 'state') }
@@ -32,7 +31,7 @@ afterAll(async () => {
 })
 
 const run = (...args: readonly string[]) =>
-  spawnSync(process.execPath, [cli, ...args], { cwd: workspace, encoding: 'utf8', env, timeout: 60_000 })
+  spawnSync(...cli([...args]), { cwd: workspace, encoding: 'utf8', env, timeout: 60_000 })
 
 const CONTAINED = [
   [
@@ -145,7 +144,7 @@ describe('check command', () => {
   })
 
   test('--behind --batch', () => {
-    const answer = spawnSync(process.execPath, [cli, 'check', 'command', '--behind', '--batch'], {
+    const answer = spawnSync(...cli(['check', 'command', '--behind', '--batch']), {
       cwd: workspace,
       encoding: 'utf8',
       env,

@@ -68,7 +68,13 @@ const HOOK_EVENTS: Readonly<Record<HookAgent, HookEvent>> = {
 
 /** How the hook is started: by absolute paths in a user's settings, by name in shared settings. */
 export type HookProgram =
-  | { readonly kind: 'absolute'; readonly node: string; readonly script: string }
+  | {
+      readonly kind: 'absolute'
+      readonly node: string
+      readonly script: string
+      /** The native front, which asks the broker and starts `node` only without one. */
+      readonly front?: string | undefined
+    }
   | { readonly kind: 'name' }
 
 /**
@@ -81,14 +87,20 @@ export type HookProgram =
  * PLATFORM: agents start hooks with different shells; those parse only the outer words, /bin/sh parses the rest.
  */
 export function hookCommand(agent: HookAgent, flags: readonly string[], program: HookProgram): string {
-  const words =
-    program.kind === 'name' ? ['ringfence'] : [shellQuote(program.node), shellQuote(program.script)]
-  const call = [...words, 'hook', agent, ...flags].join(' ')
+  const call = [...startOf(program), 'hook', agent, ...flags].join(' ')
   const run = `{ ${call} <&3 3<&- 2>&1 & p=$!; ${watchdog}; wait $p; s=$?; kill $w; echo; echo "${STATUS} $s"; }`
   const read = `while IFS= read -r l; do case "$l" in "${STATUS} "*) s=\${l##* }; break;; "{"*"}") a=$l; n=$((n+1));; ?*) printf "%s\\n" "$l" >&2;; esac; done`
   const answer = `[ $s$n = 01 ] && { printf "%s\\n" "$a"; exit 0; }; [ $s = 2 ] || echo "${helpless(agent, program)}" >&2; exit 2`
   const script = `exec 3<&0; ${run} | { s=1; n=0; ${read}; ${answer}; }`
   return `/bin/sh -c ${shellQuote(script)} || exit 2`
+}
+
+function startOf(program: HookProgram): readonly string[] {
+  if (program.kind === 'name') return ['ringfence']
+  const { node, script, front } = program
+  return front === undefined
+    ? [shellQuote(node), shellQuote(script)]
+    : [`RINGFENCE_NODE=${shellQuote(node)}`, shellQuote(front)]
 }
 
 /** The line after the output of the hook. */

@@ -9,6 +9,7 @@ import { type CommandPolicy, compilePolicy } from '../../policy/policy.ts'
 import { parseOptions, usage } from '../options.ts'
 import { SANDBOX_OPTIONS } from '../sandbox-options.ts'
 import type { CliIo } from '../terminal/io.ts'
+import { isTerminalStream } from '../terminal/output.ts'
 import { behindPlan, type Wall } from './behind.ts'
 import { jsonLine, type LoadConfig, linesOf } from './path.ts'
 
@@ -142,7 +143,7 @@ type Paint = (action: Action, text: string) => string
 const CODES: Readonly<Record<Action, number>> = { deny: 31, ask: 33, sandbox: 36, allow: 32 }
 
 const paint =
-  (terminal = process.stdout.isTTY === true): Paint =>
+  (terminal = isTerminalStream('stdout')): Paint =>
   (action, text) =>
     terminal ? `\u001b[${CODES[action]}m${text}\u001b[0m` : text
 

@@ -3,6 +3,7 @@ import { dirname, resolve } from 'node:path'
 import type { HookAgent } from '../../adapters/hooks/hook.ts'
 import { hookCommand, withHook } from '../../adapters/hooks/settings.ts'
 import { compose } from '../../compose/compose.ts'
+import { frontPath } from '../../compose/files.ts'
 import { writeAtomically } from '../../host/files/atomic-file.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { shellQuote } from '../../model/shell-quote.ts'
@@ -19,7 +20,9 @@ export async function install(agent: HookAgent, values: HookValues, program: Own
   const ringfence = await compose({ config: values.config, policy: values.policy })
   await ringfence.close()
   const file = settingsFile(agent, ringfence, values.project === true)
-  const kind = values.project ? ({ kind: 'name' } as const) : ({ kind: 'absolute', ...program } as const)
+  const kind = values.project
+    ? ({ kind: 'name' } as const)
+    : ({ kind: 'absolute', ...program, front: ownFront() } as const)
   const settings = withHook(agent, settingsIn(file), hookCommand(agent, flagsOf(values), kind))
   const text = `${JSON.stringify(settings, null, 2)}\n`
   if (!values.json) out(`${file}:\n${text}`)
@@ -29,6 +32,9 @@ export async function install(agent: HookAgent, values: HookValues, program: Own
   if (values.json) out(`${visibleJson({ file, settings, written, ...(test && { test }) })}\n`)
   return test === undefined ? nothingWritten() : closing(test, values.json === true)
 }
+
+/** The front of this platform, if the package has one. */
+const ownFront = (): string | undefined => (existsSync(frontPath()) ? realpathSync(frontPath()) : undefined)
 
 function nothingWritten(): number {
   err('ringfence: nothing written; use --yes to write the settings\n')

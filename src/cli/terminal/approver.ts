@@ -1,5 +1,6 @@
 import type { ExecOptions } from '../../supervisor/sandbox.ts'
 import { askPerson } from './ask.ts'
+import { isTerminalStream } from './output.ts'
 
 /** Answers approvals with `--yes` or by asking at the terminal. Without either, there is no `approve` callback. */
 export function approver(values: {
@@ -9,6 +10,6 @@ export function approver(values: {
   readonly approve?: NonNullable<ExecOptions['approve']>
 } {
   if (values.yes) return { approve: () => ({ approved: true, by: '--yes' }) }
-  if (values.json || !process.stdin.isTTY || !process.stderr.isTTY) return {}
+  if (values.json || !isTerminalStream('stdin') || !isTerminalStream('stderr')) return {}
   return { approve: async (decision) => ({ approved: await askPerson(decision, false), by: 'terminal' }) }
 }

@@ -1,5 +1,6 @@
 import type { Decision } from '../../model/decision.ts'
 import { visible } from '../../model/visible.ts'
+import { isTerminalStream } from './output.ts'
 
 /** Asks the user at the terminal for approval. Without a terminal the answer is no. */
 export async function askPerson(decision: Decision, json: boolean): Promise<boolean> {
@@ -22,7 +23,7 @@ export async function askReview(json: boolean): Promise<'apply' | 'drop' | 'wait
 }
 
 const ask = async (question: string, json: boolean): Promise<string | undefined> =>
-  json || !process.stdin.isTTY || !process.stderr.isTTY ? undefined : askLine(question)
+  json || !isTerminalStream('stdin') || !isTerminalStream('stderr') ? undefined : askLine(question)
 
 /** Reads one line at the terminal; undefined after Ctrl-C or Ctrl-D, or when the signal is aborted. */
 export async function askLine(question: string, signal?: AbortSignal): Promise<string | undefined> {

@@ -1,3 +1,4 @@
+import { servedCaller } from '../../host/broker/served-caller.ts'
 import { writeOwn } from '../../host/process/own-streams.ts'
 import { visibleLines } from '../../model/visible.ts'
 
@@ -6,15 +7,27 @@ import { visibleLines } from '../../model/visible.ts'
  * SECURITY: printed text may quote a sandbox or an agent. Control characters except line feeds and tabs are escaped here;
  * values that could contain a line feed must go through `visible` before they are inserted into a text.
  */
-export const out = (text: string): boolean => process.stdout.write(visibleLines(text))
+export const out = (text: string): boolean => write('stdout', visibleLines(text))
 /** Prints a message on standard error. */
-export const err = (text: string): boolean => process.stderr.write(visibleLines(text))
+export const err = (text: string): boolean => write('stderr', visibleLines(text))
 
 /** Prints text with our own colours; every foreign part of it must have gone through `visible`. */
-export const outStyled = (text: string): boolean => process.stdout.write(text)
+export const outStyled = (text: string): boolean => write('stdout', text)
 
 /** Prints the output of the user's command unchanged. */
-export const errBytes = (chunk: Uint8Array): boolean => process.stderr.write(chunk)
+export const errBytes = (chunk: Uint8Array): boolean => write('stderr', chunk)
+
+/** To the caller that this process serves, or else to our own stream. */
+const write = (name: 'stdout' | 'stderr', text: string | Uint8Array): boolean =>
+  servedCaller()?.write(name, text) ?? process[name].write(text)
+
+/** Whether a standard stream is a terminal. */
+export const isTerminalStream = (name: 'stdin' | 'stdout' | 'stderr'): boolean =>
+  servedCaller()?.terminals[name] ?? process[name].isTTY === true
+
+/** Standard input. */
+export const inputStream = (): NodeJS.ReadableStream & { destroy(): unknown } =>
+  servedCaller()?.input ?? process.stdin
 
 /** The same on either stream; the promise resolves when a slow reader can take more. */
 export const passBytes = writeOwn

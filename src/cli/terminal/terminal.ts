@@ -1,9 +1,11 @@
 import type { TerminalSize } from '../../backends/backend.ts'
+import { servedCaller } from '../../host/broker/served-caller.ts'
 import type { ExecOptions, Executed, Sandbox } from '../../supervisor/sandbox.ts'
+import { isTerminalStream } from './output.ts'
 import type { TerminalLease } from './terminal-lease.ts'
 
 /** Whether stdin and stdout are a terminal; the command then gets its own pseudo-terminal. */
-export const isTerminal = (): boolean => process.stdin.isTTY === true && process.stdout.isTTY === true
+export const isTerminal = (): boolean => isTerminalStream('stdin') && isTerminalStream('stdout')
 
 /** Runs a command in a pseudo-terminal inside the sandbox that follows the size of ours. */
 export async function runInTerminal(
@@ -53,6 +55,16 @@ const ENDING: readonly string[] = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT']
 /** How long a command may take to exit after a terminating signal. */
 const PATIENCE_MS = 5000
 
+/** Calls the listener for our signals, or those of the caller that this process serves. Returns a function that stops it. */
+function signalsTo(listener: (signal: NodeJS.Signals) => void): () => void {
+  const caller = servedCaller()
+  if (caller) return caller.onSignal(listener)
+  for (const signal of PASSED) process.on(signal, listener)
+  return () => {
+    for (const signal of PASSED) process.off(signal, listener)
+  }
+}
+
 /** Forwards our signals to the command; kills it if it does not exit in time, or at the second signal. */
 export class SignalForwarder {
   readonly #abort = new AbortController()
@@ -60,8 +72,12 @@ export class SignalForwarder {
   #timer: NodeJS.Timeout | undefined
   readonly #onSignal = (signal: NodeJS.Signals): void => this.#pass(signal)
 
+  readonly #unsubscribe: () => void
+
   constructor() {
-    for (const signal of PASSED) process.on(signal, this.#onSignal)
+    this.#unsubscribe = signalsTo(this.#onSignal)
+    // A caller that has gone can send nothing any more.
+    servedCaller()?.gone.addEventListener('abort', () => this.#abort.abort(), { once: true })
   }
 
   /** Aborted when the command must be killed. */
@@ -75,7 +91,7 @@ export class SignalForwarder {
 
   dispose(): void {
     clearTimeout(this.#timer)
-    for (const signal of PASSED) process.off(signal, this.#onSignal)
+    this.#unsubscribe()
   }
 
   #pass(signal: NodeJS.Signals): void {

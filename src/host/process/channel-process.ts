@@ -38,14 +38,7 @@ function watched(launch: Launch, child: Child): Pick<ChannelProcess, 'exited' | 
     child.on('close', (code, signal) => resolve({ code, signal, said }))
   })
   exited.catch(() => {})
-  const kill = (): void => {
-    try {
-      if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
-    } catch {
-      // Already exited.
-    }
-  }
-  return { exited, kill }
+  return { exited, kill: () => child.killGroup('SIGKILL') }
 }
 
 /** A process with streams to us, or open files, on its descriptors from 3 on. */

@@ -1,4 +1,5 @@
 import type { Outcome, StopLimit } from '../../model/command.ts'
+import { servedCaller } from '../broker/served-caller.ts'
 import { monotonicMs } from '../clock.ts'
 import { CollectedOutput } from './collected-output.ts'
 import { writeOwn } from './own-streams.ts'
@@ -39,6 +40,7 @@ export class LimitedCommand {
   readonly #collected: Record<Stream, CollectedOutput>
   readonly #timers = new Set<NodeJS.Timeout>()
   readonly #started = monotonicMs()
+  readonly #caller = servedCaller()
 
   constructor({ limits, output, signal, ladder }: Options) {
     this.#output = output
@@ -64,9 +66,15 @@ export class LimitedCommand {
     if (kept.length === 0) return undefined
     if (typeof this.#output === 'function') return this.#output(stream, kept)
     // SECURITY: a reader of ours that is slow holds the command, and not our memory.
-    if (this.#output === 'inherit') return writeOwn(stream, kept)
+    if (this.#output === 'inherit') return this.#passOn(stream, kept)
     this.#collected[stream].add(kept)
     return undefined
+  }
+
+  #passOn(stream: Stream, chunk: Uint8Array): Promise<void> | undefined {
+    const caller = this.#caller
+    if (!caller) return writeOwn(stream, chunk)
+    return caller.write(stream, chunk) ? undefined : caller.drained()
   }
 
   /** Ends the command as if its caller had cancelled it. */

@@ -105,7 +105,7 @@ class Run implements RunningProcess {
   }
 
   signal(signal: NodeJS.Signals): void {
-    this.#killGroup(signal)
+    this.#child.killGroup(signal)
   }
 
   #start(): Child {
@@ -202,7 +202,7 @@ class Run implements RunningProcess {
   #signal(signal: NodeJS.Signals): void {
     const control = this.#child.stdio[3] as Duplex | null | undefined
     if (control) control.write(numberFrame('signal', 0, constants.signals[signal]), () => {})
-    else this.#killGroup(signal)
+    else this.#child.killGroup(signal)
   }
 
   /**
@@ -210,15 +210,7 @@ class Run implements RunningProcess {
    * reaches it until it creates a session, the closed channel ends the agent, and in between it dies with its parent.
    */
   #kill(): void {
-    this.#killGroup('SIGKILL')
+    this.#child.killGroup('SIGKILL')
     ;(this.#child.stdio[3] as Duplex | null | undefined)?.destroy()
-  }
-
-  #killGroup(signal: NodeJS.Signals): void {
-    try {
-      if (this.#child.pid !== undefined) process.kill(-this.#child.pid, signal)
-    } catch {
-      // Already exited.
-    }
   }
 }

@@ -1,11 +1,23 @@
 import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process'
+import type { EventEmitter } from 'node:events'
 import { constants } from 'node:os'
-import type { Duplex } from 'node:stream'
+import type { Duplex, Readable, Writable } from 'node:stream'
 import { SandboxError } from '../../model/errors.ts'
+import { servedCaller } from '../broker/served-caller.ts'
 import { serveSocket } from '../net/loopback.ts'
 
 /** The only module that starts processes; `run.ts` and `channel-process.ts` give them limits and channels. */
-export type Child = ChildProcess
+export type Child = EventEmitter & {
+  readonly pid?: number | undefined
+  readonly exitCode: number | null
+  readonly signalCode: NodeJS.Signals | null
+  readonly stdin: Writable | null
+  readonly stdout: Readable | null
+  readonly stderr: Readable | null
+  readonly stdio: readonly (Readable | Writable | null | undefined)[]
+  /** Signals the process and all processes of its group; has no effect after their end. */
+  killGroup(signal: NodeJS.Signals): void
+}
 
 /** A process to start; it inherits only what is listed here. */
 export type Launch = {
@@ -30,6 +42,9 @@ type Stdio = 'inherit' | 'ignore' | 'pipe' | number
  */
 export function spawnChild(launch: Launch, streams: readonly Stdio[], onTunnel?: OnTunnel): Child {
   const { file, args, env, cwd, control } = launch
+  // What uses the streams of a caller is the caller's own child: it inherits everything else from there too.
+  const caller = streams.includes('inherit') ? servedCaller() : undefined
+  if (caller) return caller.start(forCaller(launch, onTunnel), streams as ('inherit' | 'ignore' | 'pipe')[])
   const child = withStreams(
     launch,
     spawn(file, args, {
@@ -41,8 +56,29 @@ export function spawnChild(launch: Launch, streams: readonly Stdio[], onTunnel?:
   )
   if (control) sendContents(launch, child)
   if (control && onTunnel) serveHandedOver(child, onTunnel)
-  return child
+  return Object.assign(child, { killGroup: (signal: NodeJS.Signals) => killGroupOf(child, signal) })
 }
+
+/** A front has no way to send a listening socket or the contents of files. */
+function forCaller(launch: Launch, onTunnel: OnTunnel): Launch {
+  if (launch.contents || onTunnel) throw failure(launch, new Error('not possible in a broker'))
+  return launch
+}
+
+function killGroupOf({ pid }: ChildProcess, signal: NodeJS.Signals): void {
+  try {
+    if (pid !== undefined) process.kill(-pid, signal)
+  } catch {
+    // Already exited.
+  }
+}
+
+/** The name by which the front's program knows that it shall listen for the broker. */
+const LISTENER_NAME = 'ringfence-broker-listener'
+
+/** Starts the process that listens for fronts and sends their connections as messages. */
+export const startListenerProcess = (front: string, stateDir: string): ChildProcess =>
+  spawn(front, [stateDir], { argv0: LISTENER_NAME, env: {}, stdio: ['ignore', 'ignore', 'ignore', 'ipc'] })
 
 /** Runs a program of the user's own in our place at the terminal: same process group, same streams. Resolves with its exit code. */
 export function runInForeground(

@@ -304,13 +304,16 @@ export function factOf(path: string, facts: Facts): PathFact {
   return fact
 }
 
-/** Unix sockets by name; never the socket of a container engine. */
+/** Unix sockets by name; never the socket of a container engine or of our broker. */
 export const grantedSockets = (spec: Spec, facts: Facts): readonly Mount[] =>
   (spec.unixSockets ?? []).map((path) => socketMount(path, facts))
 
 function socketMount(path: string, facts: Facts): Mount {
   const fact = factOf(path, facts)
-  const denied = hardDenied(fact.real) ?? (hasMountSyntax(path) ? 'it holds mount option syntax' : undefined)
+  const denied =
+    hardDenied(fact.real) ??
+    neverGranted(fact.real, facts) ??
+    (hasMountSyntax(path) ? 'it holds mount option syntax' : undefined)
   if (denied) throw new SandboxError('forbidden-host-path', `\`${path}\` cannot be granted: ${denied}`)
   if (fact.kind !== 'socket') throw new SandboxError('invalid-input', `\`${path}\` is not a unix socket`)
   return { ...fact, target: fact.real, mode: 'rw' }

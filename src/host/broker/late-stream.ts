@@ -1,0 +1,58 @@
+import type { Socket } from 'node:net'
+import { Duplex } from 'node:stream'
+
+type Done = (error?: Error | null) => void
+
+/** A stream of a process that is being started elsewhere: it exists at once, its connection arrives later. */
+export class LateStream extends Duplex {
+  #socket: Socket | undefined
+  #waiting: (() => void) | undefined
+
+  /** Connects the stream; `first` are bytes that arrived before. */
+  attach(socket: Socket, first: Uint8Array): void {
+    if (this.destroyed) return void socket.destroy()
+    this.#socket = socket
+    if (first.length > 0) this.push(first)
+    socket.on('data', (chunk: Uint8Array) => {
+      if (!this.push(chunk)) socket.pause()
+    })
+    socket.on('end', () => this.push(null))
+    socket.on('close', () => this.#closed())
+    this.#waiting?.()
+    socket.resume()
+  }
+
+  /** Ends a stream that will never be connected; one that is connected ends with its connection. */
+  abandon(): void {
+    if (!this.#socket) this.destroy()
+  }
+
+  /** What has arrived is still read. */
+  #closed(): void {
+    if (this.readableEnded) return void this.destroy()
+    this.once('end', () => this.destroy())
+    if (!this.readableFlowing) this.resume()
+  }
+
+  override _read(): void {
+    this.#socket?.resume()
+  }
+
+  override _write(chunk: Uint8Array, _encoding: string, done: Done): void {
+    this.#later(() => this.#socket?.write(chunk, (error) => done(error)))
+  }
+
+  override _final(done: Done): void {
+    this.#later(() => this.#socket?.end(() => done()))
+  }
+
+  override _destroy(error: Error | null, done: Done): void {
+    this.#socket?.destroy()
+    done(error)
+  }
+
+  #later(action: () => void): void {
+    if (this.#socket) action()
+    else this.#waiting = action
+  }
+}
