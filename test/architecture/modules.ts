@@ -56,6 +56,8 @@ const MODULES: readonly Module[] = [
     name: 'backends',
     holds: '`backend.ts` (the contract), `registry.ts`, and one folder per isolation mechanism',
     imports: ['model', 'host'],
+    // Types only: `compose` loads it.
+    packages: ['@kubernetes/client-node'],
   },
   {
     name: 'wasm',
@@ -108,8 +110,8 @@ const ENTRY_MODULES: readonly Module[] = [
     name: 'compose',
     holds: 'the composition root: the only code that reads the environment and connects all modules',
     imports: INNER,
-    // E2B's and Anthropic's own packages, where the caller has installed them.
-    packages: ['e2b', '@anthropic-ai/sdk', 'aws4fetch'],
+    // Packages of services, where the caller has installed them.
+    packages: ['e2b', '@anthropic-ai/sdk', 'aws4fetch', '@kubernetes/client-node'],
   },
   {
     // Separate from `compose`, so that only `ringfence serve` loads the server.

@@ -26,4 +26,11 @@ _Noreturn void container_root_main(const char *pid, const char *directory);
 /* overlay_changes.c: `changes UPPER` lists what the upper directory of an overlay holds. */
 int list_overlay_changes(const char *upper);
 
+/*
+ * pod_setup.c: the init container of a Pod copies the agent and writes the names of users and groups; returns the exit code.
+ */
+int pod_install(const char *path, const char *passwd, const char *group);
+/* Exits with 0 when a Pod reaches the cluster's API, with 3 when it does not. */
+int pod_reach(int tries);
+
 #endif
