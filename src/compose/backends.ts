@@ -201,12 +201,14 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
   })
 }
 
-/** Off unless the configuration has `[kubernetes]`. Its state is the cluster's, so a probe is never kept on disk. */
+const CLUSTER_PROBE_MS = 600_000
+
+/** Off unless the configuration has `[kubernetes]`. A cluster changes without us, so a probe is kept for minutes only. */
 function lazyKubernetes(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
   const face = { name: 'kubernetes', level: 'container', emulated: false, ...imageFace(options) } as const
   return lazy(
     face,
-    () => '',
+    () => `${Math.floor(Date.now() / CLUSTER_PROBE_MS)} ${JSON.stringify(parts.kubernetes() ?? '')}`,
     async () => {
       const [{ kubernetes }, { settingsOf }, { refusedBy }] = await Promise.all([
         import('../backends/kubernetes/backend.ts'),

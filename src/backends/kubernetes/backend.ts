@@ -61,6 +61,7 @@ const OFF = {
 }
 /** How long the channel of a new Pod waits for us. */
 const PATIENCE_SECS = 120
+const PROVEN_MS = 600_000
 const MB = 1024 * 1024
 
 type Cluster = PodParts & { readonly enforced: () => Promise<boolean> }
@@ -79,6 +80,7 @@ class Kubernetes implements Backend {
   readonly #parts: KubernetesParts
   readonly #filter = encode(assemble(process.arch as Arch))
   #cluster: Promise<Cluster> | undefined
+  #opened: { readonly at: number; readonly tookMs: number } | undefined
 
   constructor(parts: KubernetesParts) {
     this.#parts = parts
@@ -91,20 +93,9 @@ class Kubernetes implements Backend {
       const cluster = await this.#connected(settings)
       const missing = await cluster.api.missing(RIGHTS)
       if (missing.length > 0) return { available: false, ...rightsText(missing, settings.namespace) }
-      const enforced = await cluster.enforced()
-      const began = monotonicMs()
-      const sandbox = await this.open(this.#parts.probePlan(), {})
-      try {
-        await sandbox.files.stat('/tmp')
-      } finally {
-        await sandbox.close()
-      }
-      return {
-        available: true,
-        guarantees: enforced ? [...CLAIMS, ...NETWORK_CLAIMS] : CLAIMS,
-        waived: settings.waive,
-        startMs: monotonicMs() - began,
-      }
+      const [enforced, startMs] = await Promise.all([cluster.enforced(), this.#startTime()])
+      const guarantees = enforced ? [...CLAIMS, ...NETWORK_CLAIMS] : CLAIMS
+      return { available: true, guarantees, waived: settings.waive, startMs }
     } catch (error) {
       const hint = error instanceof SandboxError ? error.hint : undefined
       return {
@@ -113,6 +104,20 @@ class Kubernetes implements Backend {
         fix: hint ?? 'check the cluster: kubectl get nodes',
       }
     }
+  }
+
+  /** Starts a Pod and uses it. A sandbox that was opened a short time ago has shown the same. */
+  async #startTime(): Promise<number> {
+    if (this.#opened && monotonicMs() - this.#opened.at < PROVEN_MS) return this.#opened.tookMs
+    const began = monotonicMs()
+    const sandbox = await this.open(this.#parts.probePlan(), {})
+    const tookMs = monotonicMs() - began
+    try {
+      await sandbox.files.stat('/tmp')
+    } finally {
+      await sandbox.close()
+    }
+    return tookMs
   }
 
   /** What weakens sandboxes on this cluster. */
@@ -133,8 +138,11 @@ class Kubernetes implements Backend {
     refuseUnsent(plan)
     const image = imageOf(plan, settings)
     const cluster = await this.#connected(settings)
+    const began = monotonicMs()
     const pod = await SandboxPod.create(cluster, plan, { image, patienceSecs: PATIENCE_SECS }, options.signal)
-    return this.#occupy(plan, pod, settings, options)
+    const sandbox = await this.#occupy(plan, pod, settings, options)
+    this.#opened = { at: monotonicMs(), tookMs: monotonicMs() - began }
+    return sandbox
   }
 
   async reap(): Promise<void> {
