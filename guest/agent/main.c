@@ -20,7 +20,8 @@ int main(int argc, char **argv) {
   }
   if (argc == 2 && !strcmp(argv[1], "container")) container_main();
   if (argc == 3 && !strcmp(argv[1], "pod")) pod_main(argv[2]);
-  if (argc == 5 && !strcmp(argv[1], "pod-install")) return pod_install(argv[2], argv[3], argv[4]);
+  if (argc >= 5 && !strcmp(argv[1], "pod-install")) return pod_install(argv + 2);
+  if (argc == 3 && !strcmp(argv[1], "pod-fill-file")) return pod_fill_file(argv[2]);
   if (argc == 3 && !strcmp(argv[1], "pod-unpack")) return unpack_files(argv + 1);
   if (argc == 3 && !strcmp(argv[1], "pod-reach")) return pod_reach(atoi(argv[2]));
   if (argc == 4 && !strcmp(argv[1], "container-root")) container_root_main(argv[2], argv[3]);

@@ -39,15 +39,17 @@ static void answer(const struct fill_peer *peer, char letter) {
 
 /* The agent knows how to unpack. Returns its standard input. */
 static int start_unpacking(unsigned number, pid_t *child) {
-  char path[64];
+  char path[64], file[80];
   int ends[2];
   snprintf(path, sizeof path, "/.ringfence-mounts/%u", number);
+  snprintf(file, sizeof file, "%s/.ringfence-file", path);
+  bool is_file = !access(file, F_OK);
   if (pipe(ends) || (*child = fork()) < 0) fail("cannot start to unpack");
   if (*child) return close(ends[0]), ends[1];
   dup2(ends[0], 0);
   close(ends[0]);
   close(ends[1]);
-  execl("/ringfence-agent", "ringfence-agent", "pod-unpack", path, (char *)NULL);
+  execl("/ringfence-agent", "ringfence-agent", is_file ? "pod-fill-file" : "pod-unpack", is_file ? file : path, NULL);
   _exit(127);
 }
 

@@ -224,6 +224,7 @@ function lazyKubernetes(options: RegistryOptions, parts: RegistryParts, probePla
         owner: labelsOf(parts.stateDir).owner,
         pod: name && uid ? { name, uid } : undefined,
         refuses: refusedBy,
+        ready: options.stays ? (config?.ready ?? 0) : 0,
       })
       parts.closing.push(() => backend.close())
       return backend

@@ -27,9 +27,12 @@ _Noreturn void container_root_main(const char *pid, const char *directory);
 int list_overlay_changes(const char *upper);
 
 /*
- * pod_setup.c: the init container of a Pod copies the agent and writes the names of users and groups; returns the exit code.
+ * pod_setup.c: the init container of a Pod: `pod-install DIRECTORY PASSWD GROUP [FILE…]` copies the agent, writes the names of users and
+ * groups and creates files that are mounted. Returns the exit code.
  */
-int pod_install(const char *path, const char *passwd, const char *group);
+int pod_install(char **argv);
+/* Fills one of those files with the first file of the tar stream on standard input. */
+int pod_fill_file(const char *path);
 /* Exits with 0 when a Pod reaches the cluster's API, with 3 when it does not. */
 int pod_reach(int tries);
 

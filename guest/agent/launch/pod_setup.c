@@ -28,13 +28,48 @@ static void write_in(int directory, const char *name, const char *text) {
   close(fd);
 }
 
-int pod_install(const char *path, const char *passwd, const char *group) {
+/* A mounted file must exist when the sandbox's container starts; its content comes later, into the same inode. */
+static void create_placeholder(const char *path) {
+  int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0755);
+  if (fd < 0) die("%s: %s", path, strerror(errno));
+  close(fd);
+}
+
+static void read_exactly(char *to, size_t length) {
+  for (size_t done = 0; done < length;) {
+    ssize_t got = read(0, to + done, length - done);
+    if (got <= 0) die("the archive is too short");
+    done += (size_t)got;
+  }
+}
+
+enum { TAR_BLOCK = 512, TAR_SIZE = 124, TAR_KIND = 156 };
+
+int pod_fill_file(const char *path) {
+  char block[TAR_BLOCK];
+  read_exactly(block, sizeof block);
+  if (block[TAR_KIND] != '0') die("the archive does not begin with a file");
+  long long left = strtoll(block + TAR_SIZE, NULL, 8);
+  int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) die("%s: %s", path, strerror(errno));
+  for (; left > 0; left -= TAR_BLOCK) {
+    size_t part = left < TAR_BLOCK ? (size_t)left : TAR_BLOCK;
+    read_exactly(block, sizeof block);
+    if (write(fd, block, part) != (ssize_t)part) die("%s: %s", path, strerror(errno));
+  }
+  while (read(0, block, sizeof block) > 0) continue;
+  return 0;
+}
+
+int pod_install(char **argv) {
+  const char *path = argv[0], *passwd = argv[1], *group = argv[2];
   int directory = open(path, O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) die("%s: %s", path, strerror(errno));
   umask(0);
   copy_agent(directory);
   write_in(directory, "passwd", passwd);
   write_in(directory, "group", group);
+  for (char **file = argv + 3; *file; file++) create_placeholder(*file);
   return 0;
 }
 

@@ -16,6 +16,7 @@ import { type ClientLibrary, ClusterApi, RIGHTS, type Right } from './cluster-ap
 import { POLICY_NAME, policyOf } from './launch.ts'
 import { isNetworkEnforced } from './network-probe.ts'
 import { type PodParts, SandboxPod } from './pod.ts'
+import { PodPool } from './pod-pool.ts'
 import { PodWatch } from './pod-watch.ts'
 import { archivesOf, PodSandbox, refuseUnsent } from './sandbox.ts'
 import { type KubernetesSettings, resourcesOf } from './settings.ts'
@@ -30,6 +31,8 @@ export type KubernetesParts = {
   readonly owner: string
   /** The Pod that this server runs in. */
   readonly pod?: { readonly name: string; readonly uid: string } | undefined
+  /** How many Pods are kept ready for each kind of sandbox. */
+  readonly ready?: number
   /** Which names are not copied back. */
   readonly refuses: ProtectedNameOf
 }
@@ -64,7 +67,7 @@ const PATIENCE_SECS = 120
 const PROVEN_MS = 600_000
 const MB = 1024 * 1024
 
-type Cluster = PodParts & { readonly enforced: () => Promise<boolean> }
+type Cluster = PodParts & { readonly pool: PodPool; readonly enforced: () => Promise<boolean> }
 
 /** Pods of a Kubernetes cluster, with our agent as their first process. */
 export function kubernetes(parts: KubernetesParts): Backend & { readonly close: () => Promise<void> } {
@@ -139,10 +142,27 @@ class Kubernetes implements Backend {
     const image = imageOf(plan, settings)
     const cluster = await this.#connected(settings)
     const began = monotonicMs()
-    const pod = await SandboxPod.create(cluster, plan, { image, patienceSecs: PATIENCE_SECS }, options.signal)
-    const sandbox = await this.#occupy(plan, pod, settings, options)
+    const sandbox =
+      (await this.#fromPool(plan, image, cluster, options)) ??
+      (await this.#occupy(
+        plan,
+        await SandboxPod.create(cluster, plan, { image, patienceSecs: PATIENCE_SECS }, options.signal),
+        settings,
+        options,
+      ))
     this.#opened = { at: monotonicMs(), tookMs: monotonicMs() - began }
     return sandbox
+  }
+
+  /** A Pod of the pool that turns out to be gone is no error: another one is created. */
+  async #fromPool(
+    plan: Plan,
+    image: string,
+    { pool, settings }: Cluster,
+    options: OpenOptions,
+  ): Promise<BackendSandbox | undefined> {
+    const pod = await pool.take(plan, image)
+    return pod && (await this.#occupy(plan, pod, settings, options).catch(() => undefined))
   }
 
   async reap(): Promise<void> {
@@ -154,6 +174,7 @@ class Kubernetes implements Backend {
 
   async close(): Promise<void> {
     const cluster = await this.#cluster?.catch(() => undefined)
+    await cluster?.pool.close().catch(() => {})
     cluster?.watch.close()
   }
 
@@ -206,7 +227,8 @@ class Kubernetes implements Backend {
       return measured
     }
     void removeEnded(api, owner).catch(() => {})
-    return { api, authority, watch, settings, labels, owner: pod, enforced }
+    const shared: PodParts = { api, authority, watch, settings, labels, owner: pod }
+    return { ...shared, pool: new PodPool(shared, this.#parts.ready ?? 0), enforced }
   }
 }
 

@@ -22,6 +22,7 @@ export const RIGHTS: readonly Right[] = [
   ...['create', 'delete', 'list', 'patch', 'watch'].map(right('', 'pods')),
   ...['create', 'delete', 'get'].map(right('', 'secrets')),
   ...['list'].map(right('', 'events')),
+  ...['create', 'get', 'update'].map(right('coordination.k8s.io', 'leases')),
   ...['create', 'get'].map(right('networking.k8s.io', 'networkpolicies')),
 ]
 
@@ -125,6 +126,42 @@ export class ClusterApi {
     return this.#call(() => api.createNamespacedNetworkPolicy({ namespace: this.namespace, body }))
   }
 
+  /** Takes a lock that ends by itself. Resolves with whether it is ours now. */
+  async lock(name: string, holder: string, secs: number): Promise<boolean> {
+    const api = this.#config.makeApiClient(this.#library.CoordinationV1Api)
+    const namespace = this.namespace
+    const spec = {
+      holderIdentity: holder,
+      leaseDurationSeconds: secs,
+      renewTime: new this.#library.V1MicroTime(),
+    }
+    try {
+      const held = await this.#unlessMissing(() => api.readNamespacedLease({ name, namespace }))
+      if (!held) {
+        await this.#call(() => api.createNamespacedLease({ namespace, body: { metadata: { name }, spec } }))
+        return true
+      }
+      if (!isOver(held.spec) && held.spec?.holderIdentity !== holder) return false
+      const body = { metadata: { name, resourceVersion: held.metadata?.resourceVersion ?? '' }, spec }
+      await this.#call(() => api.replaceNamespacedLease({ name, namespace, body }))
+      return true
+    } catch (error) {
+      if (error instanceof SandboxError && error.code === 'conflict') return false
+      throw error
+    }
+  }
+
+  /** Gives a lock back, unless it is somebody else's by now. */
+  async unlock(name: string, holder: string): Promise<void> {
+    const api = this.#config.makeApiClient(this.#library.CoordinationV1Api)
+    const namespace = this.namespace
+    const held = await this.#unlessMissing(() => api.readNamespacedLease({ name, namespace }))
+    if (held?.spec?.holderIdentity !== holder) return
+    const spec = { ...held.spec, holderIdentity: '' }
+    const body = { metadata: { name, resourceVersion: held.metadata?.resourceVersion ?? '' }, spec }
+    await this.#call(() => api.replaceNamespacedLease({ name, namespace, body })).catch(() => {})
+  }
+
   /** Which of these rights the cluster does not give us. */
   async missing(rights: readonly Right[]): Promise<readonly Right[]> {
     const api = this.#config.makeApiClient(this.#library.AuthorizationV1Api)
@@ -160,6 +197,10 @@ export class ClusterApi {
     }
   }
 }
+
+const isOver = (spec: Client.V1LeaseSpec | undefined): boolean =>
+  !spec?.holderIdentity ||
+  Date.now() > new Date(spec.renewTime ?? 0).getTime() + (spec.leaseDurationSeconds ?? 0) * 1000
 
 function configOf(library: ClientLibrary, { kubeconfig, context }: KubernetesSettings): Client.KubeConfig {
   const config = new library.KubeConfig()

@@ -27,6 +27,8 @@ export const SANDBOX = { 'ringfence.dev/part': 'sandbox' } as const
 export const POLICY_NAME = 'ringfence-sandboxes'
 
 const AGENT_DIR = '/.ringfence'
+/** The name of a mounted file in its volume (guest/channel/fill.c). */
+const FILE_NAME = '.ringfence-file'
 const MOUNTS_DIR = '/.ringfence-mounts'
 const CHANNEL_DIR = '/.ringfence-channel'
 const SOCKET = `${CHANNEL_DIR}/agent`
@@ -61,7 +63,7 @@ export function podOf(plan: Plan, settings: KubernetesSettings, context: PodCont
       hostPID: false,
       hostIPC: false,
       shareProcessNamespace: false,
-      activeDeadlineSeconds: settings.maxLifetimeSecs,
+      activeDeadlineSeconds: settings.maxLifetimeSecs + context.patienceSecs,
       // Nothing in it needs a graceful end.
       terminationGracePeriodSeconds: 1,
       hostname: 'sandbox',
@@ -117,6 +119,7 @@ function installer(plan: Plan, settings: KubernetesSettings, { uid }: PodContext
   const home = plan.own[0]
   const name = home ? 'user' : 'agent'
   const shell = home ? '/bin/bash' : '/bin/sh'
+  const files = readOnlyMounts(plan).flatMap(({ kind }, index) => (kind === 'file' ? [index] : []))
   return {
     name: 'agent',
     image: settings.agentImage,
@@ -125,10 +128,14 @@ function installer(plan: Plan, settings: KubernetesSettings, { uid }: PodContext
     args: [
       `${name}:x:${uid}:${uid}::${home ?? '/tmp'}:${shell}\nnobody:x:65534:65534::/nonexistent:/bin/false\n`,
       `${name}:x:${uid}:\nnogroup:x:65534:\n`,
+      ...files.map((index) => `${MOUNTS_DIR}/${index}/${FILE_NAME}`),
     ],
     securityContext: { ...CONFINED },
     resources: amounts(HELPER),
-    volumeMounts: [{ name: 'agent', mountPath: AGENT_DIR }],
+    volumeMounts: [
+      { name: 'agent', mountPath: AGENT_DIR },
+      ...files.map((index) => ({ name: `ro-${index}`, mountPath: `${MOUNTS_DIR}/${index}` })),
+    ],
   }
 }
 
@@ -183,10 +190,11 @@ function sandbox(plan: Plan, settings: KubernetesSettings, { image }: PodContext
       { name: 'channel', mountPath: CHANNEL_DIR, readOnly: true },
       { name: 'tmp', mountPath: '/tmp' },
       ...ownDirectories(plan).map((mountPath, index) => ({ name: `own-${index}`, mountPath })),
-      ...readOnlyMounts(plan).map(({ target }, index) => ({
+      ...readOnlyMounts(plan).map(({ target, kind }, index) => ({
         name: `ro-${index}`,
         mountPath: target,
         readOnly: true,
+        ...(kind === 'file' ? { subPath: FILE_NAME } : {}),
       })),
     ],
     // The agent's own output would go to the node's disk; it writes none.

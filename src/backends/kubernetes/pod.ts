@@ -34,6 +34,42 @@ const RETRY_MS = 250
 /** A new name, which is also the name in the Pod's certificate. */
 const newName = (): string => `rf-${randomBytes(8).toString('hex')}`
 
+/** How a Pod is created. */
+export type PodOptions = {
+  readonly image: string
+  /** How long it waits for a connection. */
+  readonly patienceSecs: number
+  readonly labels?: Readonly<Record<string, string>>
+}
+
+/** The Pod and its key. The cluster removes the key with the Pod. */
+async function createObjects(
+  { api, authority, settings, labels, owner }: PodParts,
+  plan: Plan,
+  name: string,
+  options: PodOptions,
+): Promise<PodView> {
+  const context: PodContext = {
+    name,
+    image: options.image,
+    uid: FIRST_UID + randomInt(UIDS),
+    labels: { ...labels, ...options.labels },
+    annotations: {},
+    owner,
+    patienceSecs: options.patienceSecs,
+  }
+  const made = await api.createPod(podOf(plan, settings, context))
+  const { certificate, key, authority: signer } = authority.forPod(name, settings.maxLifetimeSecs)
+  try {
+    const secret = { certificate, key, authority: signer }
+    await api.createSecret(secretOf({ name, uid: made.metadata?.uid ?? '' }, secret))
+    return made
+  } catch (error) {
+    await api.deletePod(name, 0).catch(() => {})
+    throw error
+  }
+}
+
 /** One Pod, from its creation until it is removed. */
 export class SandboxPod implements ContainerHandle {
   readonly name: string
@@ -47,7 +83,6 @@ export class SandboxPod implements ContainerHandle {
   #seen: PodView | undefined
   #isCreated = false
   #isGone = false
-  #isOurs = true
   #changed: (() => void)[] = []
   #removal: Promise<void> | undefined
 
@@ -61,36 +96,23 @@ export class SandboxPod implements ContainerHandle {
   static async create(
     parts: PodParts,
     plan: Plan,
-    options: {
-      readonly image: string
-      readonly patienceSecs: number
-      readonly labels?: Record<string, string>
-    },
+    options: PodOptions,
     signal?: AbortSignal,
   ): Promise<SandboxPod> {
     const pod = new SandboxPod(parts, newName())
-    const { image, patienceSecs, labels } = options
-    const context: PodContext = {
-      name: pod.name,
-      image,
-      uid: FIRST_UID + randomInt(UIDS),
-      labels: { ...parts.labels, ...labels },
-      annotations: {},
-      owner: parts.owner,
-      patienceSecs,
-    }
     try {
-      const made = await parts.api.createPod(podOf(plan, parts.settings, context))
-      pod.#created(made)
-      const { certificate, key, authority } = parts.authority.forPod(pod.name, parts.settings.maxLifetimeSecs)
-      const uid = made.metadata?.uid ?? ''
-      await parts.api.createSecret(secretOf({ name: pod.name, uid }, { certificate, key, authority }))
+      pod.#created(await createObjects(parts, plan, pod.name, options))
       await pod.#running(signal)
       return pod
     } catch (error) {
       await pod.destroy().catch(() => {})
       throw error
     }
+  }
+
+  /** Creates a Pod that nobody waits for. */
+  static async prepare(parts: PodParts, plan: Plan, options: PodOptions): Promise<void> {
+    await createObjects(parts, plan, newName(), options)
   }
 
   /** A Pod that was created earlier, perhaps by another server, and belongs to this one now. */
@@ -134,14 +156,6 @@ export class SandboxPod implements ContainerHandle {
     return this.#channel
   }
 
-  get isUsable(): boolean {
-    return !this.#isGone && this.#problem() === undefined && this.#seen !== undefined && isRunning(this.#seen)
-  }
-
-  get seen(): PodView | undefined {
-    return this.#seen
-  }
-
   async errorText(): Promise<string> {
     return (await this.endReason()) ?? ''
   }
@@ -165,12 +179,6 @@ export class SandboxPod implements ContainerHandle {
   destroy(): Promise<void> {
     this.#removal ??= this.#remove()
     return this.#removal
-  }
-
-  /** Stops following the Pod; it stays in the cluster. */
-  leave(): void {
-    this.#isOurs = false
-    this.#unfollow()
   }
 
   #created(pod: PodView): void {
@@ -199,7 +207,7 @@ export class SandboxPod implements ContainerHandle {
     else this.#isGone = true
     if (this.#problem()?.kind === 'oom') this.oomKills = 1
     // Somebody else has ended it: nothing more can be expected of the channel.
-    if (this.#isOurs && !this.#removal && (this.#isDeleted || this.#problem())) this.#channel?.destroy()
+    if (!this.#removal && (this.#isDeleted || this.#problem())) this.#channel?.destroy()
     for (const changed of this.#changed.splice(0)) changed()
   }
 

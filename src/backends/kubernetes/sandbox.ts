@@ -19,10 +19,10 @@ export function refuseUnsent(plan: Plan): void {
     throw new SandboxError('unsupported', 'kubernetes cannot reach a socket of this host', {
       hint: 'leave out --unix-socket, or use bubblewrap',
     })
-  const file = mounts.find(({ kind }) => kind !== 'dir')
+  const file = mounts.find(({ kind, mode }) => kind !== 'dir' && mode === 'rw')
   if (file)
-    throw new SandboxError('unsupported', `kubernetes cannot mount a single file: \`${file.target}\``, {
-      hint: 'mount its directory',
+    throw new SandboxError('unsupported', `kubernetes cannot copy a single file back: \`${file.target}\``, {
+      hint: 'mount its directory, or mount the file read-only',
     })
   const inner = mounts.find((one) => mounts.some((outer) => outer !== one && overlaps(one, outer)))
   if (inner)

@@ -20,7 +20,6 @@ export type KubernetesSettings = {
   readonly diskMb: number
   readonly startMs: number
   readonly maxLifetimeSecs: number
-  readonly ready: number
   readonly port: number
   readonly waive: readonly Guarantee[]
 }
@@ -43,7 +42,6 @@ export const settingsOf = (config: KubernetesConfig): KubernetesSettings => ({
   diskMb: config.disk_mb ?? 1024,
   startMs: (config.start_secs ?? 120) * 1000,
   maxLifetimeSecs: config.max_lifetime_secs ?? 86_400,
-  ready: config.ready ?? 0,
   port: config.port ?? 7443,
   waive: config.waive ?? [],
 })
