@@ -33,7 +33,9 @@ describe.skipIf(noCluster())('a sandbox is a Pod', () => {
     const spec = { backend: 'kubernetes', write: [join(dir, 'rw')], read: [join(dir, 'ro')] }
     const sandbox = await backend.open(planOf(spec))
     const script = `cat rw/in ro/in; echo new > rw/out; echo no > ro/in || echo refused`
-    const { stdout } = await sandbox.exec({ argv: ['/bin/sh', '-c', script], cwd: dir }).catch(() => ({ stdout: '' }))
+    const { stdout } = await sandbox
+      .exec({ argv: ['/bin/sh', '-c', script], cwd: dir })
+      .catch(() => ({ stdout: '' }))
     await sandbox.close()
     expect(String(stdout)).toBe('ininrefused\n')
     expect(readFileSync(join(dir, 'rw', 'out'), 'utf8')).toBe('new\n')

@@ -18,7 +18,7 @@ import { isNetworkEnforced } from './network-probe.ts'
 import { type PodParts, SandboxPod } from './pod.ts'
 import { PodPool } from './pod-pool.ts'
 import { PodWatch } from './pod-watch.ts'
-import { archivesOf, PodSandbox, refuseUnsent } from './sandbox.ts'
+import { PodSandbox, refuseUnsent, sentTo } from './sandbox.ts'
 import { type KubernetesSettings, resourcesOf } from './settings.ts'
 
 /** What the Kubernetes backend is made of. */
@@ -185,8 +185,9 @@ class Kubernetes implements Backend {
     settings: KubernetesSettings,
     { onTunnel }: OpenOptions,
   ): Promise<BackendSandbox> {
+    const sent = sentTo(plan)
     try {
-      await pod.connect(archivesOf(plan))
+      await pod.connect(sent.map(({ archive }) => archive))
     } catch (error) {
       await pod.destroy().catch(() => {})
       throw error
@@ -199,7 +200,7 @@ class Kubernetes implements Backend {
     })
     await transport.ready()
     const { diskMb } = resourcesOf(plan, settings)
-    return PodSandbox.open(plan, transport, { refuses: this.#parts.refuses, most: diskMb * MB })
+    return PodSandbox.open(plan, transport, sent, { refuses: this.#parts.refuses, most: diskMb * MB })
   }
 
   #connected(settings: KubernetesSettings): Promise<Cluster> {

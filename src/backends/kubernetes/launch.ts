@@ -119,7 +119,7 @@ function installer(plan: Plan, settings: KubernetesSettings, { uid }: PodContext
   const home = plan.own[0]
   const name = home ? 'user' : 'agent'
   const shell = home ? '/bin/bash' : '/bin/sh'
-  const files = readOnlyMounts(plan).flatMap(({ kind }, index) => (kind === 'file' ? [index] : []))
+  const files = sentMounts(plan).flatMap(({ kind }, index) => (kind === 'file' ? [index] : []))
   return {
     name: 'agent',
     image: settings.agentImage,
@@ -134,7 +134,7 @@ function installer(plan: Plan, settings: KubernetesSettings, { uid }: PodContext
     resources: amounts(HELPER),
     volumeMounts: [
       { name: 'agent', mountPath: AGENT_DIR },
-      ...files.map((index) => ({ name: `ro-${index}`, mountPath: `${MOUNTS_DIR}/${index}` })),
+      ...files.map((index) => ({ name: `mount-${index}`, mountPath: `${MOUNTS_DIR}/${index}` })),
     ],
   }
 }
@@ -157,11 +157,11 @@ function channel(plan: Plan, settings: KubernetesSettings, { name, patienceSecs 
     ],
     ports: [{ name: 'channel', containerPort: settings.port, protocol: 'TCP' }],
     securityContext: { ...CONFINED },
-    resources: amounts({ ...HELPER, diskMb: HELPER.diskMb + readOnlyMounts(plan).length * SENT_MB }),
+    resources: amounts({ ...HELPER, diskMb: HELPER.diskMb + sentMounts(plan).length * SENT_MB }),
     volumeMounts: [
       { name: 'channel', mountPath: CHANNEL_DIR },
-      ...readOnlyMounts(plan).map((_, index) => ({
-        name: `ro-${index}`,
+      ...sentMounts(plan).map((_, index) => ({
+        name: `mount-${index}`,
         mountPath: `${MOUNTS_DIR}/${index}`,
       })),
     ],
@@ -190,10 +190,10 @@ function sandbox(plan: Plan, settings: KubernetesSettings, { image }: PodContext
       { name: 'channel', mountPath: CHANNEL_DIR, readOnly: true },
       { name: 'tmp', mountPath: '/tmp' },
       ...ownDirectories(plan).map((mountPath, index) => ({ name: `own-${index}`, mountPath })),
-      ...readOnlyMounts(plan).map(({ target, kind }, index) => ({
-        name: `ro-${index}`,
+      ...sentMounts(plan).map(({ target, kind, mode }, index) => ({
+        name: `mount-${index}`,
         mountPath: target,
-        readOnly: true,
+        readOnly: mode === 'ro',
         ...(kind === 'file' ? { subPath: FILE_NAME } : {}),
       })),
     ],
@@ -203,19 +203,19 @@ function sandbox(plan: Plan, settings: KubernetesSettings, { image }: PodContext
 }
 
 /**
- * The directories that a sandbox may write, besides `/tmp`: those that were granted, and those of the plan's small files, which are
- * sent over the channel before any command runs.
+ * The directories that only the sandbox has, besides `/tmp`: its private ones, and those of the plan's small files, which are sent over
+ * the channel before any command runs.
  */
 const ownDirectories = (plan: Plan): readonly string[] => [
-  ...new Set([
-    ...plan.mounts.filter(({ mode }) => mode === 'rw').map(({ target }) => target),
-    ...plan.files.map(({ target }) => dirname(target)),
-  ]),
+  ...new Set([...plan.own, ...plan.files.map(({ target }) => dirname(target))]),
 ]
 
-/** The mounts that a sandbox may only read: the container beside it fills them. */
-export const readOnlyMounts = ({ mounts }: Plan): readonly Mount[] =>
-  mounts.filter(({ mode }) => mode === 'ro')
+/**
+ * The mounts of this host's files: the container beside the sandbox fills them before the agent is configured, because inside
+ * protected names could not be written, and what is read-only nothing at all.
+ */
+export const sentMounts = ({ mounts, own }: Plan): readonly Mount[] =>
+  mounts.filter(({ target }) => !own.includes(target))
 
 function volumesOf(plan: Plan, settings: KubernetesSettings): V1Volume[] {
   const { diskMb } = resourcesOf(plan, settings)
@@ -225,7 +225,7 @@ function volumesOf(plan: Plan, settings: KubernetesSettings): V1Volume[] {
     { name: 'channel', emptyDir: { medium: 'Memory', sizeLimit: '1Mi' } },
     { name: 'tmp', emptyDir: { sizeLimit } },
     ...ownDirectories(plan).map((_, index) => ({ name: `own-${index}`, emptyDir: { sizeLimit } })),
-    ...readOnlyMounts(plan).map((_, index) => ({ name: `ro-${index}`, emptyDir: {} })),
+    ...sentMounts(plan).map((_, index) => ({ name: `mount-${index}`, emptyDir: {} })),
   ]
 }
 

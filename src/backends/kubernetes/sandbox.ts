@@ -8,7 +8,7 @@ import { CopyBack, type CopyRules, type SharedMount } from '../copy-back.ts'
 import { CopyIn } from '../copy-in.ts'
 import { GuestSandbox } from '../guest-sandbox.ts'
 import { bounded } from '../remote/mounts.ts'
-import { readOnlyMounts } from './launch.ts'
+import { sentMounts } from './launch.ts'
 
 /** Files between this host and a Pod. The directories in a Pod are copies; changes come back when a command has ended. */
 
@@ -38,9 +38,15 @@ export function refuseUnsent(plan: Plan): void {
 const overlaps = (one: Mount, outer: Mount): boolean =>
   isWithin(one.target, outer.target) || isWithin(one.real, outer.real)
 
-/** The archives of the directories that a sandbox may only read, in the order of its mounts. */
-export const archivesOf = (plan: Plan): readonly Iterable<Uint8Array>[] =>
-  readOnlyMounts(plan).map((mount) => bounded(mount, new CopyIn(plan, mount).stream()))
+/** The files of one mount on their way into a Pod. */
+export type Sent = { readonly mount: Mount; readonly copy: CopyIn; readonly archive: Iterable<Uint8Array> }
+
+/** What a Pod is sent of this host, in the order of its mounts. */
+export const sentTo = (plan: Plan): readonly Sent[] =>
+  sentMounts(plan).map((mount) => {
+    const copy = new CopyIn(plan, mount)
+    return { mount, copy, archive: bounded(mount, copy.stream()) }
+  })
 
 const MARKER = '/tmp/.ringfence-copied'
 const LAST_MS = 120_000
@@ -54,12 +60,17 @@ export class PodSandbox extends GuestSandbox {
     super(plan, transport)
   }
 
-  /** Sends what the sandbox is given of this host; no command has run yet. On failure nothing is left. */
-  static async open(plan: Plan, transport: ContainerTransport, rules: CopyRules): Promise<PodSandbox> {
+  /** Sends the plan's small files and notes the time; no command has run yet. On failure nothing is left. */
+  static async open(
+    plan: Plan,
+    transport: ContainerTransport,
+    sent: readonly Sent[],
+    rules: CopyRules,
+  ): Promise<PodSandbox> {
     const sandbox = new PodSandbox(plan, transport)
     try {
       for (const { target, text } of plan.files) await sandbox.files.write(target, [Buffer.from(text)])
-      await sandbox.#copyIn(plan, rules)
+      await sandbox.#noteTime(plan, sent, rules)
       return sandbox
     } catch (error) {
       await sandbox.close()
@@ -77,14 +88,10 @@ export class PodSandbox extends GuestSandbox {
     return this.#closing
   }
 
-  async #copyIn(plan: Plan, rules: CopyRules): Promise<void> {
-    const shared: SharedMount[] = []
-    for (const mount of plan.mounts) {
-      if (mount.mode === 'ro' || plan.own.includes(mount.target)) continue
-      const copy = new CopyIn(plan, mount)
-      await this.files.unpack(mount.target, bounded(mount, copy.stream()))
-      shared.push({ mount, manifest: copy.manifest })
-    }
+  async #noteTime(plan: Plan, sent: readonly Sent[], rules: CopyRules): Promise<void> {
+    const shared: readonly SharedMount[] = sent
+      .filter(({ mount }) => mount.mode === 'rw')
+      .map(({ mount, copy }) => ({ mount, manifest: copy.manifest }))
     if (shared.length === 0) return
     // On the Pod's own clock.
     await this.files.write(MARKER, [])
