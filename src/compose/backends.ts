@@ -216,13 +216,13 @@ function lazyKubernetes(options: RegistryOptions, parts: RegistryParts, probePla
         import('../policy/paths/protect.ts'),
       ])
       const config = parts.kubernetes()
-      const { RINGFENCE_POD_NAME: name, RINGFENCE_POD_UID: uid } = parts.env
+      const settings = config && settingsOf(config)
       const backend = kubernetes({
-        settings: config && settingsOf(config),
+        settings,
         library: () => import('@kubernetes/client-node'),
         probePlan,
         owner: labelsOf(parts.stateDir).owner,
-        pod: name && uid ? { name, uid } : undefined,
+        pod: ownPod(parts.env, settings?.namespace),
         refuses: refusedBy,
         ready: options.stays ? (config?.ready ?? 0) : 0,
       })
@@ -230,6 +230,18 @@ function lazyKubernetes(options: RegistryOptions, parts: RegistryParts, probePla
       return backend
     },
   )
+}
+
+/** The Pod that this process runs in. INVARIANT: an owner in another namespace counts as gone, and the cluster would remove what it owns. */
+function ownPod(
+  {
+    RINGFENCE_POD_NAME: name,
+    RINGFENCE_POD_UID: uid,
+    RINGFENCE_POD_NAMESPACE: namespace,
+  }: RegistryParts['env'],
+  wanted: string | undefined,
+): { readonly name: string; readonly uid: string } | undefined {
+  return name && uid && namespace === wanted ? { name, uid } : undefined
 }
 
 const kernelRecord = (stateDir: string): string => join(stateDir, 'images', 'microvm', 'kernel.json')
