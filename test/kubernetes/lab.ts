@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { type KubernetesParts, kubernetes } from '../../src/backends/kubernetes/backend.ts'
 import { type ClientLibrary, ClusterApi } from '../../src/backends/kubernetes/cluster-api.ts'
@@ -14,6 +15,9 @@ import { planOf } from '../conformance/world.ts'
 const kubeconfig = process.env.RINGFENCE_TEST_KUBECONFIG
 const image = process.env.RINGFENCE_TEST_SANDBOX_IMAGE ?? 'debian:12'
 const NAMESPACE = process.env.RINGFENCE_TEST_NAMESPACE ?? 'ringfence'
+
+/** Several test files use one cluster at once. */
+export const OWNER = `test-${randomBytes(6).toString('hex')}`
 
 /** Whether there is no cluster; says so by name. */
 export function noCluster(): boolean {
@@ -47,7 +51,7 @@ export const testBackend = (
     settings: testSettings(more),
     library,
     probePlan: () => planOf({ limits: { wallMs: 10_000 } }),
-    owner: 'test',
+    owner: OWNER,
     refuses: refusedBy,
     ...parts,
   })
@@ -55,8 +59,16 @@ export const testBackend = (
 /** The cluster's API, for what a test wants to see for itself. */
 export const testApi = async (): Promise<ClusterApi> => new ClusterApi(await library(), testSettings())
 
-/** What is left in the namespace of our Pods and their keys. */
-export async function leftovers(api: ClusterApi): Promise<readonly string[]> {
-  const { pods } = await api.listPods('app.kubernetes.io/managed-by=ringfence')
-  return pods.map((pod) => pod.metadata?.name ?? '')
+/** The Pods of this test file. */
+export const ownPods = async (api: ClusterApi) => (await api.listPods(`ringfence.dev/owner=${OWNER}`)).pods
+
+/** The Pod of this test file that runs. */
+export async function runningPod(api: ClusterApi) {
+  const found = (await ownPods(api)).find(({ status }) => status?.phase === 'Running')
+  if (!found?.metadata?.name) throw new Error('no Pod runs')
+  return { ...found, name: found.metadata.name }
 }
+
+/** What is left of our Pods. */
+export const leftovers = async (api: ClusterApi): Promise<readonly string[]> =>
+  (await ownPods(api)).map((pod) => pod.metadata?.name ?? '')
