@@ -34,6 +34,7 @@ const sidebar = [
     ['Production checklist', 'production'],
     ['Operations', 'operations'],
     ['Cluster', 'cluster'],
+    ['Kubernetes', 'kubernetes'],
     ['Console', 'console'],
     ['E2B clients', 'e2b'],
     ['MCP gateway', 'mcp-gateway'],

@@ -174,6 +174,7 @@ const OUTSIDE: readonly (readonly [name: string, holds: string, imports: string]
     'a static C program: launcher on the host, PID 1 in a sandbox, `/init` of a virtual machine',
     '–',
   ],
+  ['guest/channel', 'a static C program: the end of the TLS channel in a Pod', '–'],
   ['guest/kernels', 'the code interpreter’s programs, run inside sandboxes', '–'],
   ['guest/node', 'makes Node’s own `fetch` inside a sandbox use the proxy', '–'],
   ['guest/qemu', 'makes an old QEMU open saved virtual machines read-only', '–'],
