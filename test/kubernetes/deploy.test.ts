@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { loadAllYaml } from '@kubernetes/client-node'
 import { parse } from 'smol-toml'
 import { expect, test } from 'vitest'
+import { AUTHORITY_SECRET } from '../../src/backends/kubernetes/authority.ts'
 import { RIGHTS } from '../../src/backends/kubernetes/cluster-api.ts'
 import { POLICY_NAME, SANDBOX } from '../../src/backends/kubernetes/launch.ts'
 import { settingsOf } from '../../src/backends/kubernetes/settings.ts'
@@ -33,6 +34,14 @@ test('the role grants exactly what the backend uses', () => {
   expect(granted.sort()).toEqual(
     RIGHTS.map(({ verb, group, resource }) => `${verb} ${group}/${resource}`).sort(),
   )
+})
+
+test('of secrets only the authority can be read', () => {
+  const role = read('rbac.yaml').find(({ kind }) => kind === 'Role')
+  const reading = role?.rules?.filter(
+    ({ resources, verbs }) => resources.includes('secrets') && verbs.includes('get'),
+  )
+  expect(reading).toMatchObject([{ resourceNames: [AUTHORITY_SECRET], verbs: ['get'] }])
 })
 
 test('every call of the backend is one of those rights', () => {

@@ -17,7 +17,7 @@ const image = process.env.RINGFENCE_TEST_SANDBOX_IMAGE ?? 'debian:12'
 const NAMESPACE = process.env.RINGFENCE_TEST_NAMESPACE ?? 'ringfence'
 
 /** Several test files use one cluster at once. */
-export const OWNER = `test-${randomBytes(6).toString('hex')}`
+const OWNER = `test-${randomBytes(6).toString('hex')}`
 
 /** Whether there is no cluster; says so by name. */
 export function noCluster(): boolean {
@@ -27,7 +27,7 @@ export function noCluster(): boolean {
   return missing !== undefined
 }
 
-export const library = (): Promise<ClientLibrary> => import('@kubernetes/client-node')
+const library = (): Promise<ClientLibrary> => import('@kubernetes/client-node')
 
 export const testSettings = (more: Partial<KubernetesSettings> = {}): KubernetesSettings => ({
   ...settingsOf({
