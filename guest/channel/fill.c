@@ -41,8 +41,8 @@ static void answer(const struct fill_peer *peer, char letter) {
 static int start_unpacking(unsigned number, pid_t *child) {
   char path[64], file[80];
   int ends[2];
-  snprintf(path, sizeof path, "/.ringfence-mounts/%u", number);
-  snprintf(file, sizeof file, "%s/.ringfence-file", path);
+  snprintf(path, sizeof path, "/.ringfence-mounts/%u/.ringfence-dir", number);
+  snprintf(file, sizeof file, "/.ringfence-mounts/%u/.ringfence-file", number);
   bool is_file = !access(file, F_OK);
   if (pipe(ends) || (*child = fork()) < 0) fail("cannot start to unpack");
   if (*child) return close(ends[0]), ends[1];

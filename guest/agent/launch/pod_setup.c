@@ -28,8 +28,15 @@ static void write_in(int directory, const char *name, const char *text) {
   close(fd);
 }
 
-/* A mounted file must exist when the sandbox's container starts; its content comes later, into the same inode. */
+/*
+ * A mounted file or directory must exist when the sandbox's container starts. A directory (its name ends in a slash) belongs to the
+ * sandbox's user then; the content of a file comes later, into the same inode.
+ */
 static void create_placeholder(const char *path) {
+  if (path[strlen(path) - 1] == '/') {
+    if (mkdir(path, 0755)) die("%s: %s", path, strerror(errno));
+    return;
+  }
   int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0755);
   if (fd < 0) die("%s: %s", path, strerror(errno));
   close(fd);

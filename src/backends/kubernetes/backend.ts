@@ -192,7 +192,11 @@ class Kubernetes implements Backend {
       await pod.destroy().catch(() => {})
       throw error
     }
-    const fields = containerFields(withResources(plan, settings), { supervises: true, counts: true })
+    const fields = containerFields(withResources(plan, settings), {
+      supervises: true,
+      counts: true,
+      copies: true,
+    })
     const agentConfig = { fields, expected: [], filter: this.#filter }
     const transport = new ContainerTransport(plan, pod, agentConfig, {
       layersOf: podLayers(settings),

@@ -90,7 +90,8 @@ test('limits that were asked for replace the defaults; those that protect this h
 test('a read-only mount is written only beside the sandbox', () => {
   const [, channel, sandbox] = containers(pod({ read: ['/usr/share'] }))
   const of = (one: typeof channel) => one?.volumeMounts?.find(({ name }) => name === 'mount-0')
-  expect(of(sandbox)).toEqual({ name: 'mount-0', mountPath: '/usr/share', readOnly: true })
+  const mount = { name: 'mount-0', mountPath: '/usr/share', subPath: '.ringfence-dir', readOnly: true }
+  expect(of(sandbox)).toEqual(mount)
   expect(of(channel)).toEqual({ name: 'mount-0', mountPath: '/.ringfence-mounts/0' })
 })
 

@@ -27,8 +27,10 @@ export const SANDBOX = { 'ringfence.dev/part': 'sandbox' } as const
 export const POLICY_NAME = 'ringfence-sandboxes'
 
 const AGENT_DIR = '/.ringfence'
-/** The name of a mounted file in its volume (guest/channel/fill.c). */
+/** The names of what is mounted, in its volume (guest/channel/fill.c). */
 const FILE_NAME = '.ringfence-file'
+const DIRECTORY_NAME = '.ringfence-dir'
+const VOLUMES_DIR = '/.ringfence-volumes'
 const MOUNTS_DIR = '/.ringfence-mounts'
 const CHANNEL_DIR = '/.ringfence-channel'
 const SOCKET = `${CHANNEL_DIR}/agent`
@@ -73,7 +75,6 @@ export function podOf(plan: Plan, settings: KubernetesSettings, context: PodCont
         runAsNonRoot: true,
         runAsUser: uid,
         runAsGroup: uid,
-        fsGroup: uid,
         seccompProfile: { type: 'RuntimeDefault' },
       },
       ...placement(settings),
@@ -119,7 +120,7 @@ function installer(plan: Plan, settings: KubernetesSettings, { uid }: PodContext
   const home = plan.own[0]
   const name = home ? 'user' : 'agent'
   const shell = home ? '/bin/bash' : '/bin/sh'
-  const files = sentMounts(plan).flatMap(({ kind }, index) => (kind === 'file' ? [index] : []))
+  const volumes = volumesFor(plan)
   return {
     name: 'agent',
     image: settings.agentImage,
@@ -128,13 +129,15 @@ function installer(plan: Plan, settings: KubernetesSettings, { uid }: PodContext
     args: [
       `${name}:x:${uid}:${uid}::${home ?? '/tmp'}:${shell}\nnobody:x:65534:65534::/nonexistent:/bin/false\n`,
       `${name}:x:${uid}:\nnogroup:x:65534:\n`,
-      ...files.map((index) => `${MOUNTS_DIR}/${index}/${FILE_NAME}`),
+      ...volumes.map(
+        ({ name: volume, subPath, isFile }) => `${VOLUMES_DIR}/${volume}/${subPath}${isFile ? '' : '/'}`,
+      ),
     ],
     securityContext: { ...CONFINED },
     resources: amounts(HELPER),
     volumeMounts: [
       { name: 'agent', mountPath: AGENT_DIR },
-      ...files.map((index) => ({ name: `mount-${index}`, mountPath: `${MOUNTS_DIR}/${index}` })),
+      ...volumes.map(({ name: volume }) => ({ name: volume, mountPath: `${VOLUMES_DIR}/${volume}` })),
     ],
   }
 }
@@ -189,12 +192,11 @@ function sandbox(plan: Plan, settings: KubernetesSettings, { image }: PodContext
       })),
       { name: 'channel', mountPath: CHANNEL_DIR, readOnly: true },
       { name: 'tmp', mountPath: '/tmp' },
-      ...ownDirectories(plan).map((mountPath, index) => ({ name: `own-${index}`, mountPath })),
-      ...sentMounts(plan).map(({ target, kind, mode }, index) => ({
-        name: `mount-${index}`,
+      ...volumesFor(plan).map(({ name, target, subPath, readOnly }) => ({
+        name,
         mountPath: target,
-        readOnly: mode === 'ro',
-        ...(kind === 'file' ? { subPath: FILE_NAME } : {}),
+        subPath,
+        ...(readOnly ? { readOnly } : {}),
       })),
     ],
     // The agent's own output would go to the node's disk; it writes none.
@@ -216,6 +218,32 @@ const ownDirectories = (plan: Plan): readonly string[] => [
  */
 export const sentMounts = ({ mounts, own }: Plan): readonly Mount[] =>
   mounts.filter(({ target }) => !own.includes(target))
+
+type OwnVolume = {
+  readonly name: string
+  readonly target: string
+  /** What is mounted is inside the volume: the volume itself belongs to the node's root user. */
+  readonly subPath: string
+  readonly isFile: boolean
+  readonly readOnly: boolean
+}
+
+const volumesFor = (plan: Plan): readonly OwnVolume[] => [
+  ...ownDirectories(plan).map((target, index) => ({
+    name: `own-${index}`,
+    target,
+    subPath: DIRECTORY_NAME,
+    isFile: false,
+    readOnly: false,
+  })),
+  ...sentMounts(plan).map(({ target, kind, mode }, index) => ({
+    name: `mount-${index}`,
+    target,
+    subPath: kind === 'file' ? FILE_NAME : DIRECTORY_NAME,
+    isFile: kind === 'file',
+    readOnly: mode === 'ro',
+  })),
+]
 
 function volumesOf(plan: Plan, settings: KubernetesSettings): V1Volume[] {
   const { diskMb } = resourcesOf(plan, settings)
