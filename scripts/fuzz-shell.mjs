@@ -13,5 +13,9 @@ if (!existsSync(program) || statSync(program).mtimeMs < statSync(source).mtimeMs
   run(process.execPath, [join(root, 'node_modules', 'tsdown', 'dist', 'run.mjs')])
 
 const [lines = '2000', ...seed] = process.argv.slice(2)
+if (![lines, ...seed].every((value) => /^\d+$/.test(value))) {
+  process.stderr.write('the number of lines and the seed are whole numbers\n')
+  process.exit(2)
+}
 const fuzzer = spawnSync(process.execPath, [program, lines, ...seed], { cwd: root, stdio: 'inherit' })
 process.exitCode = fuzzer.status ?? 1

@@ -26,7 +26,11 @@ const ARCHITECTURES = { x64: 'amd64', arm64: 'arm64' }
 const TIME = '1970-01-01T00:00:00Z'
 
 const file = resolve(process.argv[2] ?? join(root, 'dist', 'ringfence-image.tar'))
-const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+const { version, devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+/** Optional packages that servers use: an object store and traces. */
+const OPTIONAL = Object.entries(devDependencies)
+  .filter(([name]) => name === 'aws4fetch' || name.startsWith('@opentelemetry/'))
+  .map(([name, exact]) => `${name}@${exact}`)
 const work = mkdtempSync(join(tmpdir(), 'ringfence-image-'))
 try {
   const layers = [system(), program()]
@@ -114,7 +118,7 @@ function program() {
     '--prefix',
     library,
     join(work, tarball),
-    'aws4fetch',
+    ...OPTIONAL,
   ])
   symlinkSync('../lib/ringfence/node_modules/.bin/ringfence', join(bin, 'ringfence'))
   const layer = join(work, 'program.tar')

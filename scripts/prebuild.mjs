@@ -1,5 +1,5 @@
 /**
- * `npm run prebuild [-- DIRECTORY]`: cross-compiles the programs of `guest` for x64 and arm64, statically with musl, so that the npm package needs no
+ * `npm run build:agents [-- DIRECTORY]`: cross-compiles the programs of `guest` for x64 and arm64, statically with musl, so that the npm package needs no
  * compiler where it is installed. Compiler: clang and lld; C library and kernel headers: Debian's packages of each
  * architecture, unpacked below `node_modules/.cache`. The same sources and packages give the same bytes.
  */

@@ -1,7 +1,10 @@
-/** Writes docs/configuration.md and docs/errors.md from the built command line; `--check` only compares them. */
+/** Writes the generated pages of docs/ from the built package; `--check` only compares them. */
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { libraryPage, restPage } from './api-reference.mjs'
 import { output, root } from './setup.mjs'
+
+const { openApi, ROUTES } = await import(join(root, 'dist', 'bench', 'library.js'))
 
 const program = join(root, 'dist', 'cli', 'ringfence.cjs')
 const read = (...args) => JSON.parse(output(process.execPath, [program, ...args]))
@@ -80,7 +83,12 @@ A command that runs exits with its own code. 124 means that a limit stopped it, 
 `
 }
 
-const pages = { 'configuration.md': `${configuration().trimEnd()}\n`, 'errors.md': errors() }
+const pages = {
+  'configuration.md': `${configuration().trimEnd()}\n`,
+  'errors.md': errors(),
+  'rest.md': restPage(openApi(ROUTES, '')),
+  'library.md': libraryPage(),
+}
 const isCheck = process.argv.includes('--check')
 for (const [name, text] of Object.entries(pages)) {
   const file = join(root, 'docs', name)

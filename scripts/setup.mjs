@@ -244,6 +244,7 @@ function build() {
     ...filesIn(join(root, 'src')),
     ...filesIn(join(root, 'test', 'conformance')),
     join(root, 'tsdown.config.ts'),
+    join(root, 'bench', 'library.ts'),
   ]
   const out = join(root, 'dist', 'cli', 'ringfence.cjs')
   if (upToDate(out, sources)) return

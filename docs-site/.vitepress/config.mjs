@@ -44,10 +44,14 @@ const sidebar = [
     ['From srt', 'migrate-from-srt'],
     ['From docker run', 'migrate-from-docker-run'],
   ]),
+  group('Reference', [
+    ['REST API', 'rest'],
+    ['Library', 'library'],
+    ['Error codes', 'errors'],
+  ]),
   group('More', [
     ['Skills', 'skills'],
     ['Troubleshooting', 'troubleshooting'],
-    ['Error codes', 'errors'],
   ]),
   {
     text: 'Project',

@@ -146,10 +146,22 @@ export type KeyJson = {
   readonly d?: string
 }
 
-/** Creates a key to sign heads with. */
+const DER = {
+  publicKeyEncoding: { type: 'spki', format: 'der' },
+  privateKeyEncoding: { type: 'pkcs8', format: 'der' },
+} as const
+
+/** In both encodings the key itself comes last. */
+const keyBytes = (der: Buffer): string => der.subarray(-32).toString('base64url')
+
+/**
+ * Creates a key to sign heads with.
+ * INVARIANT: the key is encoded while it is generated. Exporting a generated key as JWK hangs Node 20 forever if memory is
+ * collected at that moment: the collector waits for the lock that the export holds.
+ */
 export function createKey(): KeyJson {
-  const { x, d } = generateKeyPairSync('ed25519').privateKey.export({ format: 'jwk' })
-  return { kty: 'OKP', crv: 'Ed25519', x: x as string, d: d as string }
+  const { publicKey, privateKey } = generateKeyPairSync('ed25519', DER)
+  return { kty: 'OKP', crv: 'Ed25519', x: keyBytes(publicKey), d: keyBytes(privateKey) }
 }
 
 const keyId = (x: string): string => hash('sha256', Buffer.from(x, 'base64url'), 'hex').slice(0, 32)

@@ -2,6 +2,7 @@ import type { SudoRequest } from '../host/guest/frames.ts'
 import type { GuestEnd, StartedProcess } from '../host/guest/process.ts'
 import type { Cgroup } from '../host/process/cgroup.ts'
 import { LimitedCommand, outcomeOf } from '../host/process/limited-command.ts'
+import { hasOwnInput, passOwnInput } from '../host/process/own-streams.ts'
 import type { ExecResult, Outcome, StopLimit, Violation } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Limits } from '../model/spec.ts'
@@ -56,8 +57,10 @@ export async function execBy(
   io: ExecIo,
 ): Promise<ExecResult> {
   const input = io.stdin instanceof Uint8Array ? io.stdin : undefined
-  const running = await start({ ...io, stdin: input !== undefined })
+  const isOwn = io.stdin === 'inherit' && hasOwnInput()
+  const running = await start({ ...io, stdin: isOwn || input !== undefined })
   io.onStarted?.((signal) => running.signal(signal))
+  if (isOwn) passOwnInput(running)
   if (input) {
     // A command does not have to read all its input.
     await running.write(input).catch(() => {})

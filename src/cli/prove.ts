@@ -180,14 +180,27 @@ function textOf(proofs: readonly BackendProof[]): string {
   return `${table([['GUARANTEE', ...proofs.map(({ backend }) => backend.toUpperCase())], ...rows])}${broken.length > 0 ? `\nnot proven:\n${broken.join('')}` : ''}`
 }
 
+function readReport(file: string): unknown {
+  try {
+    return JSON.parse(readFileSync(file, 'utf8'))
+  } catch (cause) {
+    throw new SandboxError(
+      'invalid-input',
+      `\`${visible(file)}\` cannot be read as a report: ${visible((cause as Error).message)}`,
+      { cause },
+    )
+  }
+}
+
 function verify(file: string, key: string | undefined, json: boolean | undefined): number {
-  const checked = checkReport(JSON.parse(readFileSync(file, 'utf8')), key)
+  const checked = checkReport(readReport(file), key)
   if (typeof checked === 'string') {
     out(json ? `${visibleJson({ ok: false, problem: checked })}\n` : `bad: ${checked}\n`)
     return 1
   }
   const { report, public_key } = checked
-  const summary = `ok: signed by ${public_key} on ${report.time}, ${report.system}, kernel ${report.kernel}, ringfence ${report.ringfence}, mode ${report.mode}`
+  const signer = key === undefined ? '; give --key KEY to check whose key that is' : ''
+  const summary = `ok: signed by ${public_key} on ${report.time}, ${report.system}, kernel ${report.kernel}, ringfence ${report.ringfence}, mode ${report.mode}${signer}`
   out(
     json
       ? `${visibleJson({ ok: true, public_key, report })}\n`

@@ -19,10 +19,13 @@ import type {
   SandboxInfo,
   SandboxSpec,
   SandboxState,
+  SettingList,
   SnapshotInfo,
   TemplateBuild,
   TemplateInfo,
   TemplateSpec,
+  TenantInfo,
+  Traffic,
   TrailProof,
   TrailRecord,
   Verification,
@@ -229,6 +232,21 @@ export class RingfenceClient {
 
   async removeVolume(idOrName: string): Promise<void> {
     await this.#transport.json({ method: 'DELETE', path: `/v1/volumes/${encodeURIComponent(idOrName)}` })
+  }
+
+  /** The tenants with what each may have and what it uses. */
+  tenants(): Promise<Page<TenantInfo>> {
+    return this.#get('/v1/tenants')
+  }
+
+  /** Every setting of the server's configuration. */
+  settings(): Promise<SettingList> {
+    return this.#get('/v1/settings')
+  }
+
+  /** Connections of all sandboxes by host. */
+  traffic(): Promise<Traffic> {
+    return this.#get('/v1/egress')
   }
 
   /** The nodes of the cluster; none if the server is alone. */

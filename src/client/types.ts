@@ -13,6 +13,7 @@ export type { FileChange, FileInfo } from '../model/api/files.ts'
 export type { Backends, BackendView } from '../model/api/host.ts'
 export type { CreatedKey, KeyInfo } from '../model/api/keys.ts'
 export type { NodeInfo } from '../model/api/nodes.ts'
+export type { HostTraffic, SettingInfo, SettingList, TenantInfo, Traffic } from '../model/api/operator.ts'
 export type { PolicyHash, PolicyView } from '../model/api/policy.ts'
 export type { Problem } from '../model/api/problem.ts'
 export type {

@@ -1,6 +1,4 @@
 import {
-  createCipheriv,
-  createDecipheriv,
   createHash,
   createPrivateKey,
   createPublicKey,
@@ -17,6 +15,7 @@ import {
   makeKeys,
   nameOf,
 } from '../host/net/certificate.ts'
+import { decrypt, encrypt } from '../host/secrets/authenticated-cipher.ts'
 import { SandboxError } from '../model/errors.ts'
 import {
   addSecret,
@@ -87,25 +86,14 @@ const keyOfToken = (token: string): Buffer =>
   Buffer.from(hkdfSync('sha256', token, Buffer.alloc(0), 'ringfence join', KEY_BYTES))
 const hashOfToken = (token: string): string => createHash('sha256').update(`join ${token}`).digest('hex')
 
-function seal(key: Buffer, text: string): string {
-  const nonce = randomBytes(12)
-  const cipher = createCipheriv('aes-256-gcm', key, nonce)
-  const body = Buffer.concat([cipher.update(text, 'utf8'), cipher.final()])
-  return Buffer.concat([nonce, cipher.getAuthTag(), body]).toString('base64')
-}
+const seal = (key: Buffer, text: string): string => encrypt(key, Buffer.from(text)).toString('base64')
 
 function unseal(key: Buffer, sealed: string): string {
-  const bytes = Buffer.from(sealed, 'base64')
-  const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, 12))
-  decipher.setAuthTag(bytes.subarray(12, 28))
-  try {
-    return Buffer.concat([decipher.update(bytes.subarray(28)), decipher.final()]).toString('utf8')
-  } catch (cause) {
-    throw new SandboxError('invalid-config', 'the cluster key does not fit this database', {
-      hint: 'join the cluster of this database: `ringfence cluster join TOKEN`',
-      cause,
-    })
-  }
+  const text = decrypt(key, Buffer.from(sealed, 'base64'))
+  if (text) return text.toString()
+  throw new SandboxError('invalid-config', 'the cluster key does not fit this database', {
+    hint: 'join the cluster of this database: `ringfence cluster join TOKEN`',
+  })
 }
 
 /** The certificate authority of a cluster. */

@@ -88,7 +88,8 @@ export function execServerMount(): ExecServerMount {
 async function enter({ parts, socket }: Upgrade, { principal, keyId }: Ticket): Promise<void> {
   const ask = async (): Promise<void> => authorize(await principal(), 'exec', false)
   await ask()
-  const headers = new Headers({ authorization: `Bearer exec-server ${keyId}` })
+  // Stands for the key, and for nothing that opens anything.
+  const headers = new Headers({ authorization: `Bearer exec-server.${keyId}` })
   parts.streams.enter('secret', headers, undefined, ask, socket)
 }
 

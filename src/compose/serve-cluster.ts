@@ -23,6 +23,7 @@ import { secretIn } from '../server/auth.ts'
 import { CreateRouter, type CreateRouterParts } from '../server/cluster/create-router.ts'
 import { listenForPeers, PeerConnections, type PeerListener } from '../server/cluster/peers.ts'
 import { ClusterRouter } from '../server/cluster/router.ts'
+import { consolePrincipal } from '../server/console-auth.ts'
 import type { ListenOptions } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
 import type { NodeFacts } from '../store/nodes.ts'
@@ -324,8 +325,10 @@ export function clusterListening(
 ): ListenOptions['cluster'] {
   const { node, peers, owners, reservations, facts, config, listener } = membership
   const { supervisor, metrics, log, templates } = parts
-  const principalOf = (headers: Headers): Promise<Principal | undefined> =>
-    parts.keys.principalOf(secretIn(headers) ?? '')
+  // Says only which node answers; that node authenticates the caller itself.
+  const principalOf = async (headers: Headers): Promise<Principal | undefined> =>
+    (await consolePrincipal(parts.sessions, headers, 'GET')) ??
+    (await parts.keys.principalOf(secretIn(headers) ?? ''))
   const tenantIn = async (headers: IncomingHttpHeaders): Promise<string | undefined> =>
     (await principalOf(new Headers(definedHeaders(headers))))?.tenant
   const volumeOwner = async (headers: IncomingHttpHeaders, idOrName: string): Promise<string | undefined> => {

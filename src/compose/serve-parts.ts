@@ -6,6 +6,7 @@ import { Review, reviewedId } from '../host/review/review.ts'
 import type { WritableRoots } from '../host/root/writable-roots.ts'
 import type { CLUSTER_ROLES, Config } from '../model/config.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
+import type { Tracer } from '../model/tracer.ts'
 import { approvedHostsOf } from '../policy/network/plan-egress.ts'
 import { AuthenticatedStreams } from '../server/authenticated-streams.ts'
 import { whyOut } from '../server/console-auth.ts'
@@ -51,6 +52,7 @@ import { Volumes } from '../supervisor/volumes/volumes.ts'
 import { agentPath, type ComposeOptions, guestFile, newId, type Ringfence, skillParts } from './compose.ts'
 import { backendReports, doctorReport } from './doctor.ts'
 import { e2bGateway } from './mcp-gateway.ts'
+import { operatorViews, SANDBOXES, sandboxesOf } from './operator-views.ts'
 import { deliversIn, fleetOf, type Membership, trailReader } from './serve-cluster.ts'
 
 /** Constructs the services that the server's routes use. */
@@ -78,6 +80,7 @@ export type ServeOptions = ComposeOptions & {
 /** The opened resources that the services need. */
 export type Grown = {
   readonly metrics: Metrics
+  readonly tracer: Tracer
   readonly ringfence: Ringfence
   readonly store: Store
   readonly trail: StoreTrail
@@ -182,7 +185,9 @@ export function partsOf(options: ServeOptions, grown: Grown, live: Live, e2b: E2
     trail: reader,
     feed,
     metrics,
+    tracer: grown.tracer,
     settings: settingsOf(options, live),
+    ...operatorViews({ ringfence, store, keys }),
     backends: () => backendReports(ringfence),
     evaluate: (command, { workspace = '/workspace', cwd = workspace }) =>
       ringfence.judge(command, { workspace, cwd, home: GUEST_HOME }),
@@ -286,6 +291,7 @@ function supervisorOf(grown: Grown, { approvals, metrics, server, usage }: Super
     newId,
     approvals,
     metrics,
+    tracer: grown.tracer,
     policyHash: ringfence.policyHash,
     onLive: (entry) => usage.follow(entry),
     open: openFrom(templates, grown.images, openWithVolumes(volumes, opening(grown, approvals), newId)),
@@ -403,13 +409,6 @@ const askingGate = (gate: Gate, approvals: Approvals): Pick<Gate, 'open'> => ({
       },
     }),
 })
-
-/** SECURITY: by default no tenant gets more than half of the sandboxes, so that one tenant cannot use all of them. */
-function sandboxesOf({ server = {}, tenant: tenants }: Config, tenant: string): number {
-  const own = tenants?.find(({ name }) => name === tenant)?.max_sandboxes
-  return own ?? server.max_sandboxes_per_tenant ?? Math.ceil((server.max_sandboxes ?? SANDBOXES) / 2)
-}
-const SANDBOXES = 1000
 
 const reloading =
   ({ ringfence, gateway }: Grown, live: Live): ServerParts['reload'] =>

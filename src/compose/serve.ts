@@ -57,6 +57,7 @@ import {
 } from './serve-parts.ts'
 import { secretsOf } from './server-secrets.ts'
 import { archiveStoreOf } from './storage.ts'
+import { tracerOf } from './tracing.ts'
 
 /** Starts the server: opens its resources in order, and closes them again. */
 
@@ -129,7 +130,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   closing.push(() => ringfence.close())
   const database = options.databaseUrl ?? databaseUrl(ringfence.config, ringfence.env)
   const answerMs = (ringfence.config.server?.database_timeout_secs ?? 10) * 1000
-  const metrics = loopMetrics()
+  const { metrics, tracer } = await telemetryOf(ringfence, options, closing)
   const untimed = await openStore({
     stateDir,
     databaseUrl: database,
@@ -160,6 +161,7 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
   closing.push(() => gateway.close())
   return {
     metrics,
+    tracer,
     ringfence,
     store,
     trail,
@@ -174,6 +176,16 @@ async function grow(options: ServeOptions, closing: Closing): Promise<Grown> {
     gateway,
     membership,
   }
+}
+
+async function telemetryOf(
+  ringfence: Ringfence,
+  { version = '0.1.0' }: ServeOptions,
+  closing: Closing,
+): Promise<Pick<Grown, 'metrics' | 'tracer'>> {
+  const tracer = await tracerOf(ringfence, version)
+  closing.push(() => tracer.close())
+  return { metrics: loopMetrics(), tracer }
 }
 
 async function archivesOf(

@@ -1,4 +1,4 @@
-import { mkdirSync, readFileSync, rmSync } from 'node:fs'
+import { mkdirSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { release } from 'node:os'
 import { join } from 'node:path'
 import { SandboxError } from '../model/errors.ts'
@@ -18,13 +18,38 @@ export type StoredProof = {
 
 type Stored = StoredProof & { readonly valid_for: string }
 
-/** Keeps results in the state directory. A result counts for this kernel, this user and this version of ringfence. */
+/** The programs of others that a backend is made of. */
+const PROGRAMS: Readonly<Record<string, readonly string[]>> = {
+  bubblewrap: ['bwrap'],
+  docker: ['dockerd', 'containerd', 'podman', 'runc', 'crun'],
+  gvisor: ['runsc'],
+  microvm: ['qemu-system-x86_64', 'qemu-system-aarch64'],
+  seatbelt: ['sandbox-exec'],
+}
+const DIRECTORIES = ['/usr/local/sbin', '/usr/local/bin', '/usr/sbin', '/usr/bin']
+
+/** Which builds of a backend's programs are installed. Read from the files: asking a program for its version takes longer. */
+const buildOf = (backend: string, directories: readonly string[]): readonly string[] =>
+  (PROGRAMS[backend] ?? []).flatMap((name) =>
+    directories.flatMap((dir) => {
+      const found = statSync(join(dir, name), { throwIfNoEntry: false })
+      return found ? [`${name}:${found.size}:${found.mtimeMs}`] : []
+    }),
+  )
+
+/**
+ * Keeps results in the state directory. A result counts for this kernel, this user, this version of ringfence and these
+ * builds of the backend's programs.
+ */
 export class ProofStore {
   readonly #dir: string
   readonly #host: string
+  readonly #programs: readonly string[]
 
-  constructor(stateDir: string, version: string) {
+  /** `programs`: the directories in which the backends' programs are. */
+  constructor(stateDir: string, version: string, programs: readonly string[] = DIRECTORIES) {
     this.#dir = join(stateDir, 'proofs')
+    this.#programs = programs
     this.#host = [release(), String(process.getuid?.() ?? -1), version].join(' ')
   }
 
@@ -32,16 +57,21 @@ export class ProofStore {
     const text = textOf(this.#file(backend))
     if (text === undefined) return undefined
     const stored = parsed(text, this.#file(backend))
-    return stored.valid_for === this.#host ? stored : undefined
+    return stored.valid_for === this.#validFor(backend) ? stored : undefined
   }
 
   save(proof: StoredProof): void {
     mkdirSync(this.#dir, { recursive: true, mode: 0o700 })
-    writeAtomically(this.#file(proof.backend), `${JSON.stringify({ ...proof, valid_for: this.#host })}\n`)
+    const stored: Stored = { ...proof, valid_for: this.#validFor(proof.backend) }
+    writeAtomically(this.#file(proof.backend), `${JSON.stringify(stored)}\n`)
   }
 
   forget(backend: string): void {
     rmSync(this.#file(backend), { force: true })
+  }
+
+  #validFor(backend: string): string {
+    return [this.#host, ...buildOf(backend, this.#programs)].join(' ')
   }
 
   #file(backend: string): string {

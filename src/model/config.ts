@@ -249,6 +249,11 @@ const storageShape = object({
   /** Encrypts archives with the cluster's key before they leave a node. */
   encrypt: optional(boolean()),
 })
+/** Where a server sends its traces. */
+const telemetryShape = object({
+  /** A collector that accepts OTLP over HTTP. */
+  traces: optional(text({ max: 2048 })),
+})
 /** `[cluster]`. */
 export type ClusterConfig = Infer<typeof clusterShape>
 
@@ -362,6 +367,7 @@ export const configShape = object({
   /** This server is one of several on one PostgreSQL. */
   cluster: optional(clusterShape),
   storage: optional(storageShape),
+  telemetry: optional(telemetryShape),
   server: optional(
     object({
       host: optional(text()),

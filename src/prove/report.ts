@@ -62,11 +62,32 @@ export const signReport = (report: ProofReport, key: SigningKey): SignedReport =
   signature: key.sign(statement(report)).toString('base64'),
 })
 
+type Fields = Readonly<Record<string, unknown>>
+const hasTexts = (value: unknown, names: readonly string[]): value is Fields =>
+  typeof value === 'object' &&
+  value !== null &&
+  names.every((name) => typeof (value as Fields)[name] === 'string')
+const isListOf = (value: unknown, isOne: (one: unknown) => boolean): boolean =>
+  Array.isArray(value) && value.every(isOne)
+
+/** SECURITY: a signature says who wrote a file, not that what is in it can be read as a report. */
+const isReport = (value: unknown): boolean =>
+  hasTexts(value, ['ringfence', 'kernel', 'system', 'time', 'mode']) && isListOf(value.backends, isProof)
+
+const isProof = (value: unknown): boolean =>
+  hasTexts(value, ['backend']) &&
+  isListOf(
+    value.guarantees,
+    (one) => hasTexts(one, ['guarantee', 'verdict']) && [one.held, one.tried].every(Number.isInteger),
+  ) &&
+  isListOf(value.attacks, (one) => hasTexts(one, ['guarantee', 'attack', 'verdict', 'why']))
+
 /** Checks the signature of a report; with `trusted`, also that this key made it. A string describes the problem. */
 export function checkReport(value: unknown, trusted?: string): SignedReport | string {
   const { report, public_key, signature } = (value ?? {}) as Partial<SignedReport>
   if (!report || typeof public_key !== 'string' || typeof signature !== 'string')
     return 'it is not a signed report'
+  if (!isReport(report)) return 'it is not a report of this version of ringfence'
   if (trusted !== undefined && trusted !== public_key) return 'it is signed with another key'
   try {
     const bytes = Buffer.from(signature, 'base64')

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { type Context, Hono } from 'hono'
 import { matchedRoutes } from 'hono/route'
 import { SandboxError } from '../model/errors.ts'
+import { NO_TRACER } from '../model/tracer.ts'
 import type { Principal, Scope } from '../supervisor/access/keys.ts'
 import { authenticator, authorize } from './auth.ts'
 import type { Credential } from './authenticated-streams.ts'
@@ -22,6 +23,7 @@ import { hostRoutes } from './routes/host.ts'
 import { isolationRoutes } from './routes/isolation.ts'
 import { keyRoutes } from './routes/keys.ts'
 import { nodeRoutes } from './routes/nodes.ts'
+import { operatorRoutes } from './routes/operator.ts'
 import { policyRoutes } from './routes/policy.ts'
 import { portRoutes } from './routes/ports.ts'
 import { reviewRoutes } from './routes/reviews.ts'
@@ -52,6 +54,7 @@ export const ROUTES: readonly Route[] = [
   ...consoleRoutes,
   ...hostRoutes,
   ...nodeRoutes,
+  ...operatorRoutes,
 ]
 
 /** The types of Hono's context. */
@@ -84,6 +87,7 @@ export function createApp(parts: ServerParts, version: string, mounts: readonly 
   // SECURITY: the console's cookie opens our own routes and no other surface's.
   const own = { parts, authenticate: authenticateWith(parts, true) }
   app.use('*', async (context, next) => journaled(context, next, parts))
+  app.use('*', async (context, next) => inTrace(context, next, parts))
   app.use('*', async (context, next) => guarded(context, next, parts))
   for (const mount of mounts) if (mount.early) mount(app, surface)
   const description = openApi(ROUTES, version)
@@ -105,6 +109,31 @@ export function createApp(parts: ServerParts, version: string, mounts: readonly 
   return app
 }
 
+/** The pattern of the route that answered. */
+const routeOf = (context: Context<AppEnv>): string | null =>
+  matchedRoutes(context).findLast(({ path }) => !/^\/?\*$/.test(path))?.path ?? null
+
+/** A request as a span of its caller's trace. It ends when the answer begins. */
+async function inTrace(
+  context: Context<AppEnv>,
+  next: () => Promise<void>,
+  { tracer }: ServerParts,
+): Promise<void> {
+  if (tracer === NO_TRACER) return next()
+  const { method } = context.req
+  const span = tracer.begin(method, { 'http.request.method': method }, context.req.header('traceparent'))
+  await tracer.within(span, next)
+  const route = routeOf(context)
+  span.describe({
+    'http.route': route ?? undefined,
+    'http.response.status_code': context.res.status,
+    'ringfence.request_id': context.get('requestId'),
+    'ringfence.tenant': context.get('principal')?.tenant,
+  })
+  const error = context.res.status >= 500 ? context.error : undefined
+  span.end({ error, name: route === null ? method : `${method} ${route}` })
+}
+
 /** Outermost, so that requests that the guard rejects are in the log as well. */
 async function journaled(
   context: Context<AppEnv>,
@@ -118,7 +147,7 @@ async function journaled(
   journal.request({
     request_id: context.get('requestId') ?? 'unknown',
     method: context.req.method,
-    route: matchedRoutes(context).findLast(({ path }) => !/^\/?\*$/.test(path))?.path ?? null,
+    route: routeOf(context),
     status: context.res.status,
     duration_ms: Math.round((performance.now() - started) * 10) / 10,
     tenant: principal?.tenant ?? null,

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { SandboxError } from '../model/errors.ts'
 import { type StreamEnd, type StreamEndReason, streamEndOf } from '../model/stream-end.ts'
 import { hashSecret } from '../supervisor/access/keys.ts'
@@ -36,8 +37,14 @@ export type Credential = 'session' | 'secret' | 'traffic'
  * What somebody came in with; the secret itself is not kept as a name. SECURITY: headers may hold more than the credential that
  * counted; without its kind a stream would be asked for by another credential that was sent along, and outlive its own.
  */
-const nameOf = (by: Credential, headers: Headers, sandboxId: string | undefined): string =>
-  `${by} ${hashSecret(cookieIn(headers) ?? '')} ${hashSecret(secretIn(headers) ?? '')} ${sandboxId ?? ''}`
+function nameOf(by: Credential, headers: Headers, sandboxId: string | undefined): string {
+  const [cookie, secret] = [cookieIn(headers), secretIn(headers)]
+  // SECURITY: what has no name is never the same as something else without one. A traffic token is named by its sandbox.
+  const isNamed =
+    cookie !== undefined || secret !== undefined || (by === 'traffic' && sandboxId !== undefined)
+  const unique = isNamed ? '' : randomUUID()
+  return `${by} ${hashSecret(cookie ?? '')} ${hashSecret(secret ?? '')} ${sandboxId ?? ''} ${unique}`
+}
 
 /**
  * Who is in: every open answer and socket beside what let it in. SECURITY: a stream may outlive the key that opened it by

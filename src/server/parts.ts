@@ -3,6 +3,7 @@ import type { ClusterNode } from '../cluster/node.ts'
 import type { NodeAdmin } from '../cluster/node-admin.ts'
 import type { TrailRecord } from '../model/api/audit.ts'
 import type { BackendView, Doctor } from '../model/api/host.ts'
+import type { SettingList, TenantInfo } from '../model/api/operator.ts'
 import type {
   CheckedPolicy,
   Inspected,
@@ -15,6 +16,7 @@ import type { SkillRun, SkillUsage, SkillView } from '../model/api/skills.ts'
 import type { Decision } from '../model/decision.ts'
 import type { EventSink, Json } from '../model/event.ts'
 import type { Requester } from '../model/requester.ts'
+import type { Tracer } from '../model/tracer.ts'
 import type { Keys, Principal } from '../supervisor/access/keys.ts'
 import type { Sessions } from '../supervisor/access/sessions.ts'
 import type { Approvals } from '../supervisor/approvals/approvals.ts'
@@ -55,8 +57,12 @@ export type ServerParts = {
   readonly trail: StoreTrailReader
   readonly feed: Feed
   readonly metrics: Metrics
+  readonly tracer: Tracer
   readonly journal?: Journal | undefined
   readonly settings: ServerSettings
+  readonly tenants: () => Promise<readonly TenantInfo[]>
+  /** The configuration file, setting by setting. */
+  readonly configuration: () => SettingList
   /** The backends with what each can do on this host, by the last probe. */
   readonly backends: () => Promise<readonly BackendView[]>
   /** The report of `ringfence doctor`, probed now. */

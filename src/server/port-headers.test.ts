@@ -26,6 +26,7 @@ const HARMLESS = [
   ...['accept', 'accept-encoding', 'content-encoding', 'content-length', 'content-type', 'host', 'origin'],
   ...['last-event-id', 'idempotency-key', 'x-request-id', 'mcp-session-id', 'connect-timeout-ms', 'range'],
   ...['keepalive-ping-interval', 'sec-fetch-site', 'x-forwarded-proto', 'transfer-encoding', 'upgrade'],
+  'traceparent',
 ]
 
 describe('headers of a request to a port of a sandbox', () => {

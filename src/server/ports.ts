@@ -36,10 +36,10 @@ export function innerHeaders(
 }
 
 /**
- * SECURITY: PLATFORM: Node writes the body of a GET without a length as it is, and the program would take it for the next
- * request, with headers that we never saw.
+ * SECURITY: PLATFORM: Node writes the body of a GET without a length as it is, and the receiver would take it for the next
+ * request, with headers that we never saw. For every request that is passed on with its body.
  */
-const framing = ({ headers }: IncomingMessage): OutgoingHttpHeaders =>
+export const framing = ({ headers }: IncomingMessage): OutgoingHttpHeaders =>
   headers['transfer-encoding'] === undefined ? {} : { 'transfer-encoding': 'chunked' }
 
 /** Hands a request to a program inside and its answer back. `host`: its `Host` header, if not the usual one. */

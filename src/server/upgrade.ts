@@ -11,6 +11,7 @@ import { authenticator, authorize } from './auth.ts'
 import type { Credential } from './authenticated-streams.ts'
 import { bytesOf, parseJson } from './body.ts'
 import { consolePrincipal } from './console-auth.ts'
+import { isPortHost } from './e2b/ids.ts'
 import { checkHost, checkOrigin } from './guard.ts'
 import type { ServerParts } from './parts.ts'
 import { isKeptWhenSwitching, passedHeaders } from './port-headers.ts'
@@ -44,6 +45,8 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
     handleProtocols: (offered) => (offered.has('ringfence') ? 'ringfence' : false),
   })
   const takers: readonly UpgradeTaker[] = [ptyTaker(sockets), sshTaker(sockets), portTaker, ...others]
+  // All paths of a port's own name are the program's.
+  const takersFor = (host: string): readonly UpgradeTaker[] => (isPortHost(host) ? others : takers)
   return async (request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> => {
     socket.on('error', () => socket.destroy())
     try {
@@ -66,7 +69,7 @@ export function upgradeHandler(parts: ServerParts, others: readonly UpgradeTaker
         return principal
       }
       const upgrade = { request, socket, head, url, parts, authenticate }
-      for (const take of takers) if (await take(upgrade)) return
+      for (const take of takersFor(host)) if (await take(upgrade)) return
       throw new SandboxError('not-found', 'no such route to upgrade')
     } catch (error) {
       await refuse(socket, problem(error, 'upgrade', parts.log))

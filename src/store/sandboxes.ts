@@ -229,6 +229,14 @@ export async function countLive(
   return { ofKey: Number(row?.of_key ?? 0), ofTenant: Number(row?.of_tenant ?? 0) }
 }
 
+/** How many sandboxes of each tenant have not ended, on all servers of this database. */
+export async function countByTenant(store: Store): Promise<ReadonlyMap<string, number>> {
+  const rows = await store.read(
+    "SELECT tenant, COUNT(*) AS live FROM sandboxes WHERE state NOT IN ('destroyed', 'failed') GROUP BY tenant",
+  )
+  return new Map(rows.map((row) => [row.tenant as string, Number(row.live)]))
+}
+
 /** Lets a failed create be retried with the same idempotency key. */
 export async function forgetIdempotency(tx: Tx, sandboxId: string): Promise<void> {
   await tx.run('DELETE FROM idempotency WHERE sandbox_id = ?', [sandboxId])

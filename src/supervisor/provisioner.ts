@@ -3,6 +3,7 @@ import { Admission } from '../model/admission.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
+import { NO_TRACER, traced } from '../model/tracer.ts'
 import {
   changeSandbox,
   countLive,
@@ -140,6 +141,17 @@ export class Provisioner {
   }
 
   async #create(principal: Principal, request: CreateRequest): Promise<Created> {
+    return traced(this.#parts.tracer ?? NO_TRACER, 'sandbox.create', {}, async (span) => {
+      const made = await this.#createCounted(principal, request)
+      span.describe({
+        'ringfence.sandbox_id': made.row.id,
+        'ringfence.backend': made.row.backend ?? undefined,
+      })
+      return made
+    })
+  }
+
+  async #createCounted(principal: Principal, request: CreateRequest): Promise<Created> {
     const { limits, metrics } = this.#parts
     if (this.#supervisor.entries.size + this.#unregistered >= limits.sandboxes)
       throw new SandboxError('too-many-requests', `this server already holds ${limits.sandboxes} sandboxes`, {

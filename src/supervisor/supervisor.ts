@@ -4,6 +4,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink } from '../model/event.ts'
 import { OPERATOR, type Requester } from '../model/requester.ts'
 import type { Spec } from '../model/spec.ts'
+import type { Tracer } from '../model/tracer.ts'
 import {
   changeSandbox,
   findSandbox,
@@ -87,6 +88,8 @@ export type SupervisorParts = {
   readonly assertPermitted: (requester: Requester, spec: Spec, made?: Made) => void
   readonly approvals: Approvals
   readonly metrics: Metrics
+  /** Absent: nothing is traced. */
+  readonly tracer?: Tracer | undefined
   readonly limits: SupervisorLimits
   readonly pool?: readonly PoolSize[]
   /** How many prepared sandboxes of each kind are kept ready. */

@@ -102,6 +102,28 @@ test('needs a key; Host, Origin and the secret are checked; a revoked key ends i
   await expect(ExecServerClient.open(url)).rejects.toThrow(/401/)
 }, 60_000)
 
+test('connections of several keys end each with its own', async () => {
+  const made = await Promise.all(
+    ['first', 'second'].map((tenant) =>
+      server.parts.keys.create({ tenant, scopes: ['create', 'exec', 'read'] }),
+    ),
+  )
+  const clients: ExecServerClient[] = []
+  for (const { secret } of made) {
+    const { path } = await new RingfenceClient({ url: server.url, apiKey: secret }).execServer()
+    clients.push(await ExecServerClient.open(`${server.url.replace(/^http/, 'ws')}${path}`))
+  }
+  const [first, second] = clients as [ExecServerClient, ExecServerClient]
+  await first.result('initialize', { clientName: 't' })
+  const ended = second.ended
+  await server.parts.keys.revoke(made[1]?.key.id ?? '')
+  await ended
+  // The other one is still in.
+  await first.result('process/start', start('p', 'echo still here'))
+  expect(await output(first, 'p')).toBe('still here\n')
+  first.close()
+}, 60_000)
+
 describe.runIf(areInstalled)('an unmodified Codex', () => {
   test('runs its commands in a sandbox of the server', async () => {
     const url = await address('red')

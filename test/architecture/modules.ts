@@ -12,6 +12,13 @@ type Module = {
   readonly packages?: readonly string[]
 }
 
+const TRACING = [
+  '@opentelemetry/api',
+  '@opentelemetry/sdk-trace-node',
+  '@opentelemetry/exporter-trace-otlp-http',
+  '@opentelemetry/resources',
+]
+
 const MODULES: readonly Module[] = [
   {
     name: 'model',
@@ -77,8 +84,8 @@ const MODULES: readonly Module[] = [
     holds:
       'the lifecycle of sandboxes: the gate that checks every start, provisioning, commands, deadlines, quotas, pools, keys, approvals, snapshots, metrics, the MCP gateway',
     imports: ['model', 'policy', 'host', 'egress', 'backends', 'wasm', 'eval', 'skills', 'audit', 'store'],
-    // Talks to the MCP servers behind the gateway.
-    packages: ['@modelcontextprotocol/client'],
+    // Talks to the MCP servers behind the gateway; the types of optional packages that `compose` loads.
+    packages: ['@modelcontextprotocol/client', ...TRACING],
   },
   {
     name: 'cluster',
@@ -110,8 +117,8 @@ const ENTRY_MODULES: readonly Module[] = [
     name: 'compose',
     holds: 'the composition root: the only code that reads the environment and connects all modules',
     imports: INNER,
-    // Packages of services, where the caller has installed them.
-    packages: ['e2b', '@anthropic-ai/sdk', 'aws4fetch', '@kubernetes/client-node'],
+    // Optional packages, where the caller has installed them.
+    packages: ['e2b', '@anthropic-ai/sdk', 'aws4fetch', '@kubernetes/client-node', ...TRACING],
   },
   {
     // Separate from `compose`, so that only `ringfence serve` loads the server.

@@ -1,6 +1,10 @@
 import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { createServer, type Server, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
+import { createGzip } from 'node:zlib'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ArchiveStore } from '../../src/supervisor/archives/archive-store.ts'
 import { openS3 } from '../../src/supervisor/archives/s3.ts'
@@ -119,6 +123,43 @@ test('tenants share nothing, and a chunk that is being removed is not used', {
   const other = await storeOf(Buffer.alloc(32, 8))
   await expect(all(other.download('a', [hash]))).rejects.toThrow('no object')
 })
+
+/** A store that answers whatever it wants. */
+async function hostileStore(
+  answer: (response: ServerResponse) => void,
+): Promise<{ url: string; server: Server }> {
+  const server = createServer((_request, response) => answer(response))
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/bucket` }
+}
+
+test.each([
+  ['endless', 'too large', (response: ServerResponse) => void Readable.from(endless()).pipe(response)],
+  [
+    'endless after decompression',
+    'too large',
+    (response: ServerResponse) => {
+      response.writeHead(200, { 'content-encoding': 'gzip' })
+      Readable.from(endless()).pipe(createGzip()).pipe(response)
+    },
+  ],
+  ['another one', 'another content', (response: ServerResponse) => void response.end('swapped')],
+  ['empty', 'another content', (response: ServerResponse) => void response.end()],
+])('a chunk that is %s is refused, and does not fill the memory', async (_, why, answer) => {
+  const { server, url } = await hostileStore(answer)
+  const settings = { url, region: 'us-east-1', keyId: 'x', secret: 'x' }
+  const objects = await openS3(settings, () => import('aws4fetch'))
+  const { store } = (fleet.nodes[1] as Fleet['nodes'][number]).server
+  const archives = new ArchiveStore({ objects, store })
+  await expect(all(archives.download('a', ['0'.repeat(64)]))).rejects.toThrow(why)
+  server.closeAllConnections()
+  server.close()
+})
+
+function* endless(): Generator<Buffer, void> {
+  // More than a chunk may have, and not so much that a failing test takes the machine with it.
+  for (let at = 0; at < 64; at++) yield Buffer.alloc(1024 * 1024)
+}
 
 test('a store that is away: no record of a snapshot that is not complete', { timeout: 60_000 }, async () => {
   const { json: made } = await created(1)

@@ -78,6 +78,14 @@ describe('a guarantee that was found broken', () => {
     const dir = join(base, 'other')
     new ProofStore(dir, '0.0.1').save(found)
     expect(new ProofStore(dir, VERSION).load('bubblewrap')).toBeUndefined()
+    // Another build of the backend's program is another backend.
+    const programs = join(dir, 'bin')
+    mkdirSync(programs)
+    writeFileSync(join(programs, 'bwrap'), 'one build')
+    new ProofStore(dir, VERSION, [programs]).save(found)
+    expect(new ProofStore(dir, VERSION, [programs]).load('bubblewrap')).toMatchObject(found)
+    writeFileSync(join(programs, 'bwrap'), 'another build')
+    expect(new ProofStore(dir, VERSION, [programs]).load('bubblewrap')).toBeUndefined()
     mkdirSync(join(dir, 'proofs'), { recursive: true })
     writeFileSync(join(dir, 'proofs', 'bubblewrap.json'), '{"broken":')
     expect(() => new ProofStore(dir, VERSION).load('bubblewrap')).toThrow('is damaged')
@@ -87,6 +95,8 @@ describe('a guarantee that was found broken', () => {
 describe('a signed report', () => {
   const key = signingKeyOf(createKey())
   const signed = signReport(reportOf(VERSION, 'quick', new Date(), []), key)
+  const found = { guarantee: 'fs.read', verdict: 'proven', held: 1, tried: 1 }
+  const proof = { backend: 'x', guarantees: [found], attacks: [] }
 
   test('is checked elsewhere, with the key that one knows', () => {
     const copy = JSON.parse(JSON.stringify(signed))
@@ -98,6 +108,16 @@ describe('a signed report', () => {
     ['another key', { ...signed, public_key: signingKeyOf(createKey()).x }],
     ['another signature', { ...signed, signature: signed.signature.replace(/^./, '/') }],
   ])('with %s is refused', (_, value) => expect(checkReport(value)).toBe('its signature is not valid'))
+  test.each([
+    ['no list of backends', { backends: 'x' }],
+    ['a backend without results', { backends: [{ backend: 'x' }] }],
+    ['numbers that are text', { backends: [{ ...proof, guarantees: [{ ...found, held: '7' }] }] }],
+    ['attacks without a reason', { backends: [{ ...proof, attacks: [{ guarantee: 'x', attack: 'y' }] }] }],
+    ['no kernel', { kernel: 3 }],
+  ])('that is signed, with %s, is refused', (_, changed) => {
+    const report = { ...signed.report, ...changed } as unknown as typeof signed.report
+    expect(checkReport(signReport(report, key))).toBe('it is not a report of this version of ringfence')
+  })
   test.each([null, {}, [], 'x'])('%j is none', (value) =>
     expect(checkReport(value)).toBe('it is not a signed report'),
   )

@@ -32,6 +32,13 @@ match = ["./deploy.sh staging"]
 [server]
 requests_per_second = 100000
 wrong_keys_per_second = 100000
+[[tenant]]
+name = "red"
+max_sandboxes = 20
+network_modes = ["offline", "fetch"]
+allow_hosts = ["pypi.org"]
+host_paths = [{ path = "/srv/datasets", mode = "ro" }]
+waive = ["limit.disk"]
 `
 
 async function exec(id: string, command: string, background = false): Promise<void> {
@@ -130,18 +137,31 @@ const PAGES: readonly (readonly [name: string, path: string, shows: string | Reg
   ['policy-edit', '/policy/edit', 'Valid: '],
   ['policy-suggestions', '/policy/suggestions', 'Suggested rules'],
   ['audit-log', '/trail', 'Newest first'],
+  ['egress', '/egress', 'telemetry.example.com'],
   ['templates', '/templates', 'No templates yet'],
   ['snapshots', '/snapshots', 'before-upgrade'],
   ['volumes', '/volumes', 'models'],
   ['webhooks', '/webhooks', 'hooks.example'],
   ['skills', '/skills', 'word-count'],
   ['backends', '/backends', 'bubblewrap'],
+  ['nodes', '/nodes', 'This server is alone'],
+  ['tenants', '/tenants', '/srv/datasets (read)'],
+  ['settings', '/settings', 'server.requests_per_second'],
   ['keys', '/keys', 'console sign-in links'],
   ['not-found', '/no/such/page', 'This page does not exist'],
 ]
 
 /** Screenshots that the documentation shows, dark and wide. */
-const DOC_IMAGES = ['overview', 'approvals', 'changes', 'isolation', 'policy-test']
+const DOC_IMAGES = [
+  'overview',
+  'approvals',
+  'changes',
+  'isolation',
+  'policy-test',
+  'egress',
+  'tenants',
+  'settings',
+]
 
 const pathOf = (path: string): string =>
   path.replace(/\{(.*?)\}/g, (_, name: string) => ids[name] ?? join(home.dir, name))

@@ -31,4 +31,24 @@ describe.runIf(canHaveRoot)('snapshots of one tenant', () => {
     await expect(keep(two, 'snp_four', 'bob')).resolves.toBeDefined()
     await store.close()
   })
+
+  test('count on every node of a cluster', async () => {
+    const base = join(host.base, 'nodes')
+    mkdirSync(base)
+    const store = await openStore({ stateDir: base, databaseUrl: '' })
+    const [here, there] = ['here', 'there'].map((node) => {
+      const shared = { node, fetch: () => Promise.reject(new Error('not needed')), copy: async () => [] }
+      return new Templates(store, join(base, node), 70 * 1024 * 1024, shared)
+    }) as [Templates, Templates]
+    await using sandbox = await host.open({ limits: { diskMb: 128 } })
+    await sh(sandbox, 'head -c 40M /dev/urandom > /opt/big; sync', 'root')
+    const keep = (templates: Templates, id: string) =>
+      templates.keep(sandbox, [], {
+        ...{ id, tenant: 'ada', kind: 'snapshot' as const, name: null, sandboxId: sandbox.id },
+        ...{ createdAt: Date.now(), data: {} },
+      })
+    await keep(here, 'snp_here')
+    await expect(keep(there, 'snp_there')).rejects.toThrow('quota')
+    await store.close()
+  })
 })

@@ -180,6 +180,9 @@ describe('what routes answer', () => {
       '/api/skills/usage',
       '/v1/backends',
       '/v1/doctor',
+      '/v1/tenants',
+      '/v1/settings',
+      '/v1/egress',
       '/healthz',
       '/readyz',
     ])

@@ -262,3 +262,29 @@ describe('an Upgrade to a port', () => {
     await home.call('DELETE', `/v1/sandboxes/${id}`, { key: red })
   })
 })
+
+describe('a name of a port that cannot exist', () => {
+  test.each(['0', '00', '65536', '99999'])('%s: nothing of the server is there', async (port) => {
+    const { id } = await home.call('POST', '/v1/sandboxes', { key: red, body: {} }).then(({ json }) => json)
+    const host = `${port}-${id.replace('_', '')}.localhost`
+    for (const path of ['/console/', '/healthz', '/v1/sandboxes', `/v1/sandboxes/${id}/ports/8079/`]) {
+      const { status, text } = await get(home.server.url + path, host, { authorization: `Bearer ${red}` })
+      expect([status, text], path).toEqual([502, expect.stringContaining('The sandbox was not found')])
+    }
+  })
+})
+
+test('on the name of a port the paths of the server belong to the program', async () => {
+  const { id, host } = await serving(red, { public_ports: true })
+  const { port } = new URL(home.server.url)
+  const socket = new WebSocket(`ws://127.0.0.1:${port}/v1/sandboxes/${id}/pty`, {
+    headers: { host, authorization: `Bearer ${red}` },
+  })
+  const status = await new Promise<number>((resolve) => {
+    socket.on('unexpected-response', (_, { statusCode = 0 }) => resolve(statusCode))
+    socket.on('error', () => {})
+    socket.on('open', () => resolve(101))
+  })
+  // The program's own answer; the server's would be that terminals are switched off.
+  expect(status).toBe(200)
+})

@@ -205,7 +205,24 @@ export class Runsc implements ContainerHandle {
     else await this.#call('resume')
     this.#paused = false
     this.channel.release()
-    await answered(await this.#session?.(), new Uint8Array())
+    try {
+      await answered(await this.#session?.(), new Uint8Array())
+    } catch (cause) {
+      throw new SandboxError('launch-failed', `the sandbox ended when it woke: ${await this.#lastWords()}`, {
+        cause,
+      })
+    }
+  }
+
+  /** How the process of the sandbox ended; it says more than a closed channel. */
+  async #lastWords(): Promise<string> {
+    const late = new Promise<string>((resolve) => setTimeout(() => resolve('runsc still runs'), 2000).unref())
+    const ended = this.#companion.exited.then(
+      ({ code, signal, said }) =>
+        firstLine(said) || `runsc exited with ${signal ?? code} and printed no error`,
+      (error: Error) => error.message,
+    )
+    return Promise.race([ended, late])
   }
 
   /**

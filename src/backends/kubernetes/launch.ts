@@ -85,11 +85,19 @@ export function podOf(plan: Plan, settings: KubernetesSettings, context: PodCont
   }
 }
 
+/** A cluster would wait for five minutes before it gives a Pod up whose node does not answer. */
+const LOST_NODE = ['not-ready', 'unreachable'].map((state) => ({
+  key: `node.kubernetes.io/${state}`,
+  operator: 'Exists',
+  effect: 'NoExecute',
+  tolerationSeconds: 30,
+}))
+
 function placement(settings: KubernetesSettings): Partial<NonNullable<V1Pod['spec']>> {
   const { nodeSelector, tolerations, runtimeClass, priorityClass, pullSecrets } = settings
   return {
     ...(Object.keys(nodeSelector).length > 0 ? { nodeSelector: { ...nodeSelector } } : {}),
-    ...(tolerations.length > 0 ? { tolerations: tolerations.map((one) => ({ ...one })) } : {}),
+    tolerations: [...tolerations.map((one) => ({ ...one })), ...LOST_NODE],
     ...(runtimeClass === undefined ? {} : { runtimeClassName: runtimeClass }),
     ...(priorityClass === undefined ? {} : { priorityClassName: priorityClass }),
     ...(pullSecrets.length > 0 ? { imagePullSecrets: pullSecrets.map((name) => ({ name })) } : {}),

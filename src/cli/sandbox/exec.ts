@@ -1,7 +1,7 @@
-import { fstatSync } from 'node:fs'
 import { constants } from 'node:os'
 import type { RemoteSandbox } from '../../client/sandbox.ts'
 import type { ExecEnd, ExecEvent, ExecOptions, StreamEnd } from '../../client/types.ts'
+import { hasOwnInput } from '../../host/process/own-streams.ts'
 import { exitCodeOf } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { visible, visibleJson } from '../../model/visible.ts'
@@ -16,7 +16,7 @@ export async function execHere(
   command: Command,
   options: ExecOptions,
 ): Promise<number> {
-  const input = hasInput()
+  const input = hasOwnInput()
   const events = target.stream(command, { ...options, ...(input ? { stdin_open: true } : {}) })
   return follow(target, events, { input, timeoutMs: options.timeout_ms })
 }
@@ -27,7 +27,7 @@ export async function execJson(
   command: Command,
   options: ExecOptions,
 ): Promise<number> {
-  const stdin = hasInput() ? Buffer.concat(await collected(process.stdin)).toString('utf8') : undefined
+  const stdin = hasOwnInput() ? Buffer.concat(await collected(process.stdin)).toString('utf8') : undefined
   const done = await target.exec(command, { ...options, ...(stdin === undefined ? {} : { stdin }) })
   out(`${visibleJson(done)}\n`)
   sayCut(done.cut)
@@ -88,16 +88,6 @@ function connectSignals(signals: SignalForwarder, target: RemoteSandbox, execId:
   const send = (signal: string): void => void target.signal(execId, signal).catch(() => {})
   signals.passTo(send)
   signals.stop.addEventListener('abort', () => send('SIGKILL'), { once: true })
-}
-
-/** A pipe, file or socket; a terminal is passed only with `-t`, and /dev/null is no input. */
-function hasInput(): boolean {
-  try {
-    const stat = fstatSync(0)
-    return stat.isFIFO() || stat.isFile() || stat.isSocket()
-  } catch {
-    return false
-  }
 }
 
 /** One write at a time, so that a slow program slows down the reading. */

@@ -1,3 +1,4 @@
+import { writeOwn } from '../../host/process/own-streams.ts'
 import { visibleLines } from '../../model/visible.ts'
 
 /**
@@ -16,10 +17,7 @@ export const outStyled = (text: string): boolean => process.stdout.write(text)
 export const errBytes = (chunk: Uint8Array): boolean => process.stderr.write(chunk)
 
 /** The same on either stream; the promise resolves when a slow reader can take more. */
-export function passBytes(name: 'stdout' | 'stderr', chunk: Uint8Array): Promise<void> | undefined {
-  const stream = process[name]
-  return stream.write(chunk) ? undefined : new Promise((resolve) => stream.once('drain', resolve))
-}
+export const passBytes = writeOwn
 
 /** Grace period between a closed stdout and the exit of a command that keeps writing. */
 const AFTER_CLOSED_MS = 2000

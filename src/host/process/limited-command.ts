@@ -1,6 +1,7 @@
 import type { Outcome, StopLimit } from '../../model/command.ts'
 import { monotonicMs } from '../clock.ts'
 import { CollectedOutput } from './collected-output.ts'
+import { writeOwn } from './own-streams.ts'
 import { signalName } from './signals.ts'
 import { type TimeLimits, Watchdog } from './watchdog.ts'
 
@@ -62,8 +63,9 @@ export class LimitedCommand {
     const kept = this.#watchdog.admit(chunk)
     if (kept.length === 0) return undefined
     if (typeof this.#output === 'function') return this.#output(stream, kept)
-    if (this.#output === 'inherit') process[stream].write(kept)
-    else this.#collected[stream].add(kept)
+    // SECURITY: a reader of ours that is slow holds the command, and not our memory.
+    if (this.#output === 'inherit') return writeOwn(stream, kept)
+    this.#collected[stream].add(kept)
     return undefined
   }
 

@@ -183,6 +183,9 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   'storage.url': 'The bucket, and a prefix if it has other things too: `https://host/bucket/prefix`.',
   'storage.region': 'The region that requests are signed for. Absent: `us-east-1`.',
   'storage.encrypt': "Encrypts archives with the cluster's key before they leave a node. Absent: no.",
+  telemetry: 'What a server tells other programs about its work.',
+  'telemetry.traces':
+    'A collector that accepts OpenTelemetry traces over HTTP: `http://host:4318`. Needs the packages of OpenTelemetry (docs/operations.md). Absent: `OTEL_EXPORTER_OTLP_ENDPOINT`, else nothing is traced.',
   cluster: 'This server as a node of a cluster.',
   'cluster.name': 'How people call this node. Absent: the name of the machine.',
   'cluster.role': [

@@ -109,8 +109,8 @@ function literalFindings(walk: Walk, scope: Scope, source: string): Finding[] {
   const whole = text.includes('+') ? text.replace(/(['"])\s*\+\s*\1/g, '') : text
   for (const literal of [...literalsOf(whole), ...bareParts(text)]) {
     if (!/^(\.{0,2}\/|~|\.[a-z])/.test(literal)) continue
-    // `~450` is a number, and a lone `/` separates far more often than it is a file.
-    if (/^~[^/]/.test(literal) || (literal === '/' && !WHOLE_DISK.test(text))) continue
+    // `~450` is a number; a lone `/` separates and `//` divides or begins a comment far more often than it is a file.
+    if (/^~[^/]/.test(literal) || (/^\/+$/.test(literal) && !WHOLE_DISK.test(text))) continue
     const path = literal.replace(/^~/, walk.context.home)
     const findings = pathFindings(walk, scope, path, use)
     found.push(...findings.filter((finding) => finding.action === 'deny' || finding.action === 'ask'))

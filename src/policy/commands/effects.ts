@@ -7,7 +7,7 @@ import { CLOSED, fork } from './shell/scope.ts'
 import { isStatic, show } from './shell/unknown-text.ts'
 import { type Call, deeper } from './walk.ts'
 
-const PATHS: ReadonlySet<string> = new Set(['read', 'tree', 'write', 'delete'])
+const PATHS: ReadonlySet<string> = new Set(['list', 'read', 'tree', 'write', 'delete'])
 
 /** Applies the effect of an option to its command. */
 export function applyOption(call: Call, option: Option): void {

@@ -14,10 +14,16 @@ export type { Context } from './walk.ts'
 /** A decision with the tree of commands that led to it, for display. */
 export type Inspection = { readonly decision: Decision; readonly nodes: readonly JudgedNode[] }
 
-function newWalk(policy: CommandPolicy, context: Context, outside: Walk['outside'] = 'unset'): Walk {
+function newWalk(
+  policy: CommandPolicy,
+  context: Context,
+  text: string,
+  outside: Walk['outside'] = 'unset',
+): Walk {
   const walk: Walk = {
     policy,
     context,
+    text,
     nodes: [],
     line: [],
     outside,
@@ -38,7 +44,7 @@ const MAX_PROBES = 3
 /** SECURITY: a probe costs as much as a full judgement, so its steps are charged to the line that caused it. */
 function probe(walk: Walk, scope: Scope, text: string): Action {
   if (walk.depth > MAX_PROBES * 4) return 'ask'
-  const inner = newWalk(walk.policy, walk.context, walk.outside)
+  const inner = newWalk(walk.policy, walk.context, walk.text, walk.outside)
   inner.steps = walk.steps
   inner.depth = walk.depth + 4
   const action = attempt(inner, () =>
@@ -66,10 +72,10 @@ function attempt(walk: Walk, act: () => void): Inspection {
 
 /** Judges a shell line and returns the tree of commands too. */
 export function inspectLine(policy: CommandPolicy, line: string, context: Context): Inspection {
-  const walk = newWalk(policy, context)
+  const walk = newWalk(policy, context, line)
   const first = inspectOnce(walk, line, context)
   if (walk.doubts.size === 0) return first
-  const other = newWalk(policy, context, 'set')
+  const other = newWalk(policy, context, line, 'set')
   // Two readings cover one unknown variable; several would need one reading per combination.
   if (walk.doubts.size > 1)
     other.line.push(unseen('shell/doubt', 'what runs depends on several values that are not known'))
@@ -120,8 +126,8 @@ export function judgeLine(policy: CommandPolicy, line: string, context: Context)
 
 /** Judges a command that is started without a shell. */
 export function inspectArgv(policy: CommandPolicy, argv: readonly string[], context: Context): Inspection {
-  const walk = newWalk(policy, context)
   const text = argv.join(' ')
+  const walk = newWalk(policy, context, text)
   const lexical = lexicalFindings(text === '' ? ' ' : text)
   walk.line.push(...lexical.findings)
   if (

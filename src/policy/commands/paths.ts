@@ -29,8 +29,8 @@ import type { Scope } from './shell/scope.ts'
 import { ANY, BELOW, isOpen, isStatic, meets, SPLIT, show } from './shell/unknown-text.ts'
 import { type Context, spend, type Walk } from './walk.ts'
 
-/** `tree` reads everything below; `delete` removes it. */
-export type PathUse = 'read' | 'tree' | 'write' | 'delete'
+/** `list` shows the name and the size, not the content; `tree` reads everything below; `delete` removes it. */
+export type PathUse = 'list' | 'read' | 'tree' | 'write' | 'delete'
 
 function rootOf(path: string): readonly string[] {
   return path.split('/').filter((segment) => segment !== '')
@@ -167,6 +167,7 @@ const above = (at: PathPattern, root: readonly string[]): boolean =>
 
 function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   const shown = show(at.text) || '/'
+  if (use === 'list') return judgeList(walk, judge(walk, at, 'read'), shown)
   if (PLAIN_DEVICES.test(at.text))
     return ENDLESS_DEVICES.test(at.text) && (use === 'read' || use === 'tree')
       ? boxed('resource/endless', `\`${shown}\` has no end`)
@@ -190,6 +191,21 @@ function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   const reason = `${use === 'delete' ? 'deletes' : 'writes'} \`${shown}\`, which contains the workspace`
   return asked('destructive/workspace', found?.action === 'ask' ? found.reason : reason)
 }
+
+/**
+ * The names of a project's credential files are no secret, so showing them needs no question. Those outside of the
+ * workspace are judged like their content.
+ * SECURITY: a name that another command receives is as good as the content: `cat $(ls .env)`.
+ */
+const judgeList = (walk: Walk, found: Finding | undefined, shown: string): Finding | undefined =>
+  found?.rule === 'secrets/project' && passesNothingOn(walk.text)
+    ? boxed('paths/broad-read', `lists \`${shown}\``)
+    : found
+
+const DISCARDS = /\d?>>?\s*\/dev\/null|2>&1|\|\|/g
+
+/** Whether no command of a line can receive what another one prints: it has no pipe, expansion, redirection or escape. */
+const passesNothingOn = (line: string): boolean => !/[|`$<>\\]/.test(line.replace(DISCARDS, ''))
 
 type Roots = {
   readonly workspace: readonly string[]
@@ -325,7 +341,10 @@ function judgeOpenWrite(at: PathPattern, shown: string, use: PathUse): Finding {
 function judgeWorkspace(at: PathPattern, shown: string, use: PathUse, roots: Roots): Finding {
   const inner = at.segments.slice(roots.workspace.length)
   const verb = use === 'delete' ? 'deletes' : 'writes'
-  if (use === 'delete' && (inner.length === 0 || /^[\uFDD0-\uFDD3\uFDD5]+$/.test(inner[0] as string)))
+  // A name in the pattern, as in `**/*.pyc`, spares the rest.
+  const whole = inner.every((segment) => !/[^\uFDD0-\uFDD3\uFDD5]/.test(segment))
+  // The sandbox's own directory for temporary files is not the work of anybody.
+  if (use === 'delete' && whole && !(roots.isOwn && below(at, SHARED_PATTERNS)))
     return asked('destructive/workspace', 'deletes the whole workspace')
   const name = protectedName(inner.filter(isStatic).join('/')) ?? protectedGlob(inner)
   if (name !== undefined && !roots.isOwn) {

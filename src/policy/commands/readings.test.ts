@@ -36,12 +36,25 @@ describe('ordinary lines are read as what they are', () => {
     "find . -name '*.[ch]' | xargs grep -E 'expr'",
     "find . -name '*.py[co]' -exec rm -f {} +",
     "find . -name '*.ts' -not -path './node_modules/*'",
+    `python3 -c "n = len(d) // 4; open('w.json','w').write(str(n))"`,
+    'ls -la .env 2>/dev/null || echo none',
+    'ls -d .*',
+    'find .*',
+    'stat .env && git status',
+    'run-s format test:lib',
+    'npm-run-all --parallel "build:*"',
+    './scripts/format',
+    'rm **/*.pyc',
+    'mount -l -t nfs4',
   ])('%s', (line) => expect(['allow', 'sandbox'], judge(line).reason).toContain(judge(line).action))
 
-  it.each(['mkdir -p .github/workflows', 'echo x > .github/workflows/ci.yml', 'touch .gitlab-ci.yml'])(
-    'can be approved: %s',
-    (line) => expect(judge(line).action).toBe('ask'),
-  )
+  it.each([
+    'cp notes.txt ~/',
+    'cp notes.txt /',
+    'mkdir -p .github/workflows',
+    'echo x > .github/workflows/ci.yml',
+    'touch .gitlab-ci.yml',
+  ])('can be approved: %s', (line) => expect(judge(line).action).toBe('ask'))
 })
 
 describe('what stands next to them stays refused', () => {
@@ -54,6 +67,25 @@ describe('what stands next to them stays refused', () => {
     'tshark -i eth0',
     'tcpdump -i any -r x',
     'mv ~/* /tmp/x',
+    'format c: /q',
+    'rm -rf */*',
+    'rm -rf ./$dir/*',
+    'mount -t nfs4 host:/x y',
+    'run-s --npm-path ./evil build',
+    'ls .env | xargs cat',
+    'cat $(ls .env)',
+    'ls .env > names; xargs cat < names',
+    "eval ls .env $'\\x7c' xargs cat",
+    'ls -d .* | while read f; do cat "$f"; done',
+    'find .env -exec cat {} +',
+    'ls .env; cat .env',
+    'ls -la ~/.aws/credentials',
+    'cp -r evil/. ~',
+    'cp -rT evil ~',
+    'cp -T evil ~/.bashrc',
+    'mv -T evil .git/hooks/pre-commit',
+    'cp evil/.bashrc ~/',
+    'cp * ~/',
     'mv .env x && cat x',
     'PATH=.:$PATH ls',
     'curl http://127.1:8000/',

@@ -44,6 +44,8 @@ export type Node = {
 export type Walk = {
   readonly policy: CommandPolicy
   readonly context: Context
+  /** The whole line. */
+  readonly text: string
   readonly nodes: Node[]
   readonly line: Finding[]
   /** How `${name:+word}` treats variables with an unknown value. */

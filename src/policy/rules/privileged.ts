@@ -77,7 +77,7 @@ export const PRIVILEGED: readonly BuiltInRule[] = [
 export const DISKS: readonly BuiltInRule[] = [
   deny(
     'destructive/disk',
-    'mkfs mke2fs mkswap mkdosfs mkntfs newfs wipefs fdisk sfdisk cfdisk gdisk sgdisk parted partprobe blkdiscard hdparm sdparm nvme badblocks debugfs tune2fs resize2fs e2image xfs_admin xfs_repair fsck e2fsck dosfsck diskutil format diskpart nbd-client qemu-nbd',
+    'mkfs mke2fs mkswap mkdosfs mkntfs newfs wipefs fdisk sfdisk cfdisk gdisk sgdisk parted partprobe blkdiscard hdparm sdparm nvme badblocks debugfs tune2fs resize2fs e2image xfs_admin xfs_repair fsck e2fsck dosfsck diskutil diskpart nbd-client qemu-nbd',
     'changes disks directly',
     ['mkfs.ext4 /dev/sda1', 'sgdisk --zap-all /dev/sda', 'wipefs -a /dev/sda'],
   ),

@@ -10,6 +10,9 @@ const textOf = (value: unknown): string | undefined => (typeof value === 'string
 const amount = (...values: readonly unknown[]): number | undefined =>
   values.find((value): value is number => typeof value === 'number' && Number.isFinite(value) && value > 0)
 
+/** As many volumes as a sandbox may have; more are refused by the node that creates it. SECURITY: each is looked up. */
+const MAX_VOLUMES = 16
+
 /** The need of a create; `perSandbox` counts for what it does not say. */
 export function needIn(
   body: Buffer,
@@ -27,7 +30,7 @@ export function needIn(
     labels: objectOf(placement.labels) as Readonly<Record<string, string>>,
     node: textOf(placement.node),
     template: textOf(asked.template) ?? textOf(asked.templateID),
-    volumes: mounts.flatMap((mount) => textOf(objectOf(mount).name) ?? []),
+    volumes: mounts.slice(0, MAX_VOLUMES).flatMap((mount) => textOf(objectOf(mount).name) ?? []),
   }
 }
 

@@ -59,11 +59,14 @@ export class CreateRouter {
 
   async route(request: IncomingMessage, response: ServerResponse, local: Local): Promise<void> {
     if (this.#isAlone) return local.request(request, response)
+    // SECURITY: nothing is read or looked up for callers without a key; this node refuses them.
+    const who = await this.#parts.principalOf(headersOf(request))
+    if (!who) return local.request(request, response)
     const body = await bodyOf(request)
     const need = await this.#needOf(request, body)
     const refused = await this.#place(request, response, { need, body, local })
     if (!refused) return
-    await this.#wait(request, refused, () => this.#place(request, response, { need, body, local }))
+    await this.#wait({ request, who, refused }, () => this.#place(request, response, { need, body, local }))
   }
 
   /** Whether this node is the only one that runs sandboxes: then there is nothing to choose. */
@@ -159,15 +162,19 @@ export class CreateRouter {
 
   /** Tries again until there is room, in a queue that is fair by caller and bounded in length and time. */
   async #wait(
-    request: IncomingMessage,
-    first: ReadonlyMap<Refusal, number>,
+    {
+      request,
+      who,
+      refused: first,
+    }: {
+      readonly request: IncomingMessage
+      readonly who: Principal
+      readonly refused: ReadonlyMap<Refusal, number>
+    },
     again: () => Promise<ReadonlyMap<Refusal, number> | undefined>,
   ): Promise<void> {
     const until = performance.now() + this.#parts.waitMs
     let refused: ReadonlyMap<Refusal, number> | undefined = first
-    const who = await this.#parts.principalOf(headersOf(request))
-    // SECURITY: only callers with a key may fill the queue; the others get their answer from the node itself.
-    if (!who) throw new SandboxError('unauthenticated', 'a valid API key is needed')
     const look = async (): Promise<void> => {
       while (refused && mayPass(refused) && performance.now() < until && !request.socket.destroyed) {
         await new Promise((resolve) => setTimeout(resolve, LOOK_MS))

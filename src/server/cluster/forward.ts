@@ -1,8 +1,9 @@
-import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http'
+import type { ClientRequest, IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import { request as httpsRequest, type RequestOptions } from 'node:https'
 import type { Duplex } from 'node:stream'
 import type { NodeRow } from '../../cluster/node.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { framing } from '../ports.ts'
 import { CLIENT_ADDRESS, FORWARDED_BY, PEER_CONNECT_MS, type PeerConnections } from './peers.ts'
 
 /**
@@ -24,6 +25,13 @@ function passedHeaders(request: IncomingMessage, self: string): OutgoingHttpHead
   return headers
 }
 
+/**
+ * Whether a node passed this request on for a client. SECURITY: the client chose its path, so it is never an order of the node
+ * itself. Every request that is passed on has the header, and no client can leave it out.
+ */
+export const isForwarded = ({ headers }: Pick<IncomingMessage, 'headers'>): boolean =>
+  headers[FORWARDED_BY] !== undefined
+
 const LINGER_MS = 500
 
 /** What a request is passed on with. */
@@ -39,13 +47,9 @@ export type ForwardOptions = {
 }
 
 function optionsOf(request: IncomingMessage, { self, peers, node, extra }: ForwardOptions): RequestOptions {
-  const { hostname, port } = new URL(node.url)
   return {
-    agent: peers.to(node),
-    host: hostname.replace(/^\[|\]$/g, ''),
-    port,
+    ...peers.optionsTo(node, request.url),
     method: request.method,
-    path: request.url,
     headers: { ...passedHeaders(request, self), ...extra },
     setHost: false,
   }
@@ -54,15 +58,12 @@ function optionsOf(request: IncomingMessage, { self, peers, node, extra }: Forwa
 /** The other node's answer, before anything of it was passed on; throws if the node cannot be reached. */
 export function askPeer(request: IncomingMessage, options: ForwardOptions): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
-    const outgoing = httpsRequest(optionsOf(request, options))
-    const slow = setTimeout(
-      () => outgoing.destroy(new Error(`no connection within ${PEER_CONNECT_MS} ms`)),
-      PEER_CONNECT_MS,
-    )
-    outgoing.once('socket', (socket) => {
-      if (!socket.connecting) clearTimeout(slow)
-      else socket.once('secureConnect', () => clearTimeout(slow))
-    })
+    const base = optionsOf(request, options)
+    const headers = { ...(base.headers as OutgoingHttpHeaders), ...(options.body ? {} : framing(request)) }
+    const outgoing = httpsRequest({ ...base, headers })
+    const fail = (cause: unknown): void => reject(unreachable(options.node, cause))
+    boundConnect(outgoing, fail)
+    options.peers.follow(options.node, outgoing)
     // A client that goes away takes its command or its question with it, as if it had asked the owner itself.
     const giveUp = (): void => void outgoing.destroy()
     options.response?.once('close', giveUp)
@@ -70,12 +71,24 @@ export function askPeer(request: IncomingMessage, options: ForwardOptions): Prom
       options.response?.off('close', giveUp)
       resolve(answer)
     })
-    outgoing.once('error', (cause) => reject(unreachable(options.node, cause)))
-    outgoing.once('close', () => clearTimeout(slow))
+    outgoing.once('error', fail)
     request.once('close', () => request.complete || outgoing.destroy())
     if (options.body !== undefined) outgoing.end(options.body)
     else request.pipe(outgoing)
   })
+}
+
+/** PLATFORM: a request that waits for a socket reports nothing when it is destroyed, so the failure is reported here. */
+function boundConnect(outgoing: ClientRequest, fail: (cause: Error) => void): void {
+  const slow = setTimeout(() => {
+    fail(new Error(`no connection within ${PEER_CONNECT_MS} ms`))
+    outgoing.destroy()
+  }, PEER_CONNECT_MS)
+  outgoing.once('socket', (socket) => {
+    if (!socket.connecting) clearTimeout(slow)
+    else socket.once('secureConnect', () => clearTimeout(slow))
+  })
+  outgoing.once('close', () => clearTimeout(slow))
 }
 
 /** Passes an answer on; a stream that breaks there breaks here too, so that the client sees it and reattaches. */
@@ -100,20 +113,22 @@ export function forwardUpgrade(
   options: ForwardOptions,
 ): Promise<void> {
   const base = optionsOf(request, options)
-  const headers = {
-    ...(base.headers as OutgoingHttpHeaders),
-    connection: 'Upgrade',
-    upgrade: request.headers.upgrade ?? '',
-  }
+  // Nothing of a body is passed on, so none is announced.
+  const { 'content-length': _, ...passed } = base.headers as OutgoingHttpHeaders
+  const headers = { ...passed, connection: 'Upgrade', upgrade: request.headers.upgrade ?? '' }
   return new Promise((resolve, reject) => {
     const outgoing = httpsRequest({ ...base, headers })
-    outgoing.once('error', (cause) => reject(unreachable(options.node, cause)))
+    const fail = (cause: unknown): void => reject(unreachable(options.node, cause))
+    boundConnect(outgoing, fail)
+    options.peers.follow(options.node, outgoing)
+    outgoing.once('error', fail)
     outgoing.once('response', (answer) => {
       writeHead(socket, answer, 'close')
       answer.pipe(socket)
       resolve()
     })
     outgoing.once('upgrade', (answer, other, first) => {
+      options.peers.follow(options.node, other)
       writeHead(socket, answer)
       join(socket, other, { first, head })
       resolve()

@@ -29,15 +29,8 @@ export function fetchArchive(
   node: NodeRow,
   name: string,
 ): Promise<AsyncIterable<Uint8Array>> {
-  const { hostname, port } = new URL(node.url)
-  const options = {
-    agent: peers.to(node),
-    host: hostname.replace(/^\[|\]$/g, ''),
-    port,
-    path: `/peer/archives/${name}`,
-  }
   return new Promise((resolve, reject) => {
-    httpsRequest(options, (answer) => {
+    const outgoing = httpsRequest(peers.optionsTo(node, `/peer/archives/${name}`), (answer) => {
       if (answer.statusCode === 200) return resolve(answer)
       answer.resume()
       reject(
@@ -50,7 +43,7 @@ export function fetchArchive(
         ),
       )
     })
-      .on('error', (cause) => reject(unreachable(node, cause)))
-      .end()
+    peers.follow(node, outgoing)
+    outgoing.on('error', (cause) => reject(unreachable(node, cause))).end()
   })
 }

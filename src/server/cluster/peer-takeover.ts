@@ -70,18 +70,10 @@ export function sendOrder(
   node: NodeRow,
   { kind, id, ...body }: PeerOrder,
 ): Promise<'taken' | 'gone' | Refusal> {
-  const { hostname, port } = new URL(node.url)
   const path = kind === 'take' ? `/peer/sandboxes/${id}/take` : `/peer/copies/${id}`
   return new Promise((resolve) => {
     const outgoing = httpsRequest(
-      {
-        agent: peers.to(node),
-        host: hostname.replace(/^\[|\]$/g, ''),
-        port,
-        path,
-        method: 'POST',
-        timeout: ORDER_MS,
-      },
+      { ...peers.optionsTo(node, path), method: 'POST', timeout: ORDER_MS },
       (answer) => {
         answer.resume()
         const why = answer.headers[NO_ROOM]
@@ -90,6 +82,7 @@ export function sendOrder(
         else resolve(typeof why === 'string' ? (why as Refusal) : 'failing')
       },
     )
+    peers.follow(node, outgoing)
     outgoing.on('timeout', () => outgoing.destroy())
     outgoing.on('error', () => resolve('lost'))
     outgoing.end(JSON.stringify(body))

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http'
-import { Agent, createServer, type Server } from 'node:https'
+import { Agent, createServer, type RequestOptions, request, type Server } from 'node:https'
 import type { AddressInfo, Socket } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 import type { NodeCertificate } from '../../cluster/identity.ts'
@@ -15,7 +15,11 @@ import { SandboxError } from '../../model/errors.ts'
 
 const IDLE_MS = 30_000
 const CONNECT_MS = 2000
-const SOCKETS = 512
+/** SECURITY: who has not shown a certificate yet holds a connection not longer than this, and not more of them. */
+const HANDSHAKE_MS = 5000
+const HANDSHAKES = 256
+
+const HEADER_BYTES = 32 * 1024
 
 /** The node that a forwarded request came from; requests of clients have none. */
 const peerOf = new WeakMap<object, { readonly id: string; readonly fingerprint: string }>()
@@ -32,49 +36,124 @@ export function clientAddress(request: Pick<IncomingMessage, 'socket' | 'headers
   return (Array.isArray(told) ? told[0] : told) ?? request.socket?.remoteAddress ?? ''
 }
 
+/** How often a node that is being waited for is asked whether it is there, and how often it may fail to answer. */
+const PING_MS = 5000
+const MISSED_PINGS = 3
+
+/** Something that waits for a node, or is connected to it. */
+type Waiting = { once(event: 'close', listener: () => void): unknown; destroy(): unknown }
+
+/** What is open to one run of a node. */
+type OpenToNode = { readonly waiting: Set<Waiting>; timer: NodeJS.Timeout; missed: number; isAsked: boolean }
+
 /** Opens connections to other nodes, and keeps them for the next request. */
 export class PeerConnections {
   readonly #own: NodeCertificate
+  readonly #pingMs: number
   readonly #agents = new Map<string, Agent>()
+  readonly #open = new Map<string, OpenToNode>()
 
-  constructor(own: NodeCertificate) {
+  constructor(own: NodeCertificate, pingMs = PING_MS) {
     this.#own = own
+    this.#pingMs = pingMs
+  }
+
+  /**
+   * Ends a request or a connection when the node is gone, or can no longer be reached: a connection over which nothing arrives any more
+   * reports an error only after many minutes.
+   */
+  follow(node: NodeRow, one: Waiting): void {
+    const { fingerprint } = node
+    const known = this.#open.get(fingerprint)
+    const open = known ?? {
+      waiting: new Set(),
+      timer: setInterval(() => this.#check(node), this.#pingMs).unref(),
+      missed: 0,
+      isAsked: false,
+    }
+    this.#open.set(fingerprint, open)
+    open.waiting.add(one)
+    one.once('close', () => {
+      open.waiting.delete(one)
+      if (open.waiting.size > 0 || this.#open.get(fingerprint) !== open) return
+      clearInterval(open.timer)
+      this.#open.delete(fingerprint)
+    })
+  }
+
+  /** By a connection of its own. Any answer will do: a node that is busy is not gone. */
+  #check(node: NodeRow): void {
+    const open = this.#open.get(node.fingerprint)
+    if (!open || open.isAsked) return
+    open.isAsked = true
+    const answered = (isThere: boolean): void => {
+      open.isAsked = false
+      open.missed = isThere ? 0 : open.missed + 1
+      if (open.missed >= MISSED_PINGS) this.#drop(node.fingerprint)
+    }
+    const { agent: _, ...options } = this.optionsTo(node, '/healthz')
+    const asked = request({ ...options, ...this.#tls(node), agent: false, timeout: this.#pingMs })
+    asked.once('response', (answer) => {
+      answer.resume()
+      answered(true)
+    })
+    asked.once('timeout', () => asked.destroy(new Error('no answer')))
+    asked.once('error', () => answered(false))
+    asked.end()
+  }
+
+  #drop(fingerprint: string): void {
+    this.#agents.get(fingerprint)?.destroy()
+    this.#agents.delete(fingerprint)
+    const open = this.#open.get(fingerprint)
+    clearInterval(open?.timer)
+    this.#open.delete(fingerprint)
+    for (const one of open?.waiting ?? []) one.destroy()
+  }
+
+  /** The options of a request to a node. */
+  optionsTo(node: NodeRow, path: string | undefined): RequestOptions {
+    const { hostname, port } = new URL(node.url)
+    return { agent: this.to(node), host: hostname.replace(/^\[|\]$/g, ''), port, path }
+  }
+
+  #tls({ id, fingerprint }: NodeRow) {
+    return {
+      cert: this.#own.certificate,
+      key: this.#own.privateKey,
+      ca: this.#own.authority,
+      minVersion: 'TLSv1.3' as const,
+      servername: nodeHost(id),
+      checkServerIdentity: (_host: string, seen: { readonly fingerprint256: string }) =>
+        seen.fingerprint256 === fingerprint ? undefined : new Error('this is another run of the node'),
+    }
   }
 
   /** The agent for one run of a node. */
-  to({ id, fingerprint }: NodeRow): Agent {
-    const known = this.#agents.get(fingerprint)
+  to(node: NodeRow): Agent {
+    const known = this.#agents.get(node.fingerprint)
     if (known) return known
     const agent = new Agent({
       keepAlive: true,
       timeout: IDLE_MS,
-      maxSockets: SOCKETS,
+      // SECURITY: clients' connections to this node bound them; with a bound here the streams of one tenant would block all others.
+      maxSockets: Number.POSITIVE_INFINITY,
       scheduling: 'lifo',
-      cert: this.#own.certificate,
-      key: this.#own.privateKey,
-      ca: this.#own.authority,
-      minVersion: 'TLSv1.3',
-      servername: nodeHost(id),
-      checkServerIdentity: (_host, seen) =>
-        seen.fingerprint256 === fingerprint ? undefined : new Error('this is another run of the node'),
+      ...this.#tls(node),
     })
-    this.#agents.set(fingerprint, agent)
+    this.#agents.set(node.fingerprint, agent)
     return agent
   }
 
   /** Closes the connections to nodes that are not among these any more. */
   keepOnly(nodes: readonly NodeRow[]): void {
     const alive = fingerprintsOf(nodes)
-    for (const [fingerprint, agent] of this.#agents) {
-      if (alive.has(fingerprint)) continue
-      agent.destroy()
-      this.#agents.delete(fingerprint)
-    }
+    for (const fingerprint of [...this.#agents.keys(), ...this.#open.keys()])
+      if (!alive.has(fingerprint)) this.#drop(fingerprint)
   }
 
   close(): void {
-    for (const agent of this.#agents.values()) agent.destroy()
-    this.#agents.clear()
+    for (const fingerprint of [...this.#agents.keys(), ...this.#open.keys()]) this.#drop(fingerprint)
   }
 }
 
@@ -119,11 +198,11 @@ export async function listenForPeers(
     keepAliveTimeout: 2 * IDLE_MS,
     requestTimeout: 0,
     noDelay: true,
+    handshakeTimeout: HANDSHAKE_MS,
+    // A client's headers and ours.
+    maxHeaderSize: HEADER_BYTES,
   })
-  server.on('connection', (socket: Socket) => {
-    sockets.add(socket)
-    socket.once('close', () => sockets.delete(socket))
-  })
+  followConnections(server, sockets)
   const admitted = async (request: IncomingMessage): Promise<boolean> => {
     const socket = request.socket as TLSSocket
     const known = peerOf.get(socket)
@@ -174,6 +253,25 @@ export async function listenForPeers(
       }),
   }
 }
+
+/** Keeps the open connections, and closes the oldest ones without a certificate when there are too many. */
+function followConnections(server: Server, sockets: Set<Socket>): void {
+  const strangers = new Map<string, Socket>()
+  server.on('connection', (socket: Socket) => {
+    const name = endOf(socket)
+    sockets.add(socket)
+    strangers.set(name, socket)
+    if (strangers.size > HANDSHAKES) strangers.values().next().value?.destroy()
+    socket.once('close', () => {
+      sockets.delete(socket)
+      if (strangers.get(name) === socket) strangers.delete(name)
+    })
+  })
+  server.on('secureConnection', (socket) => strangers.delete(endOf(socket)))
+}
+
+/** The other end of a connection; the same before and after the handshake. */
+const endOf = ({ remoteAddress, remotePort }: Socket): string => `${remoteAddress} ${remotePort}`
 
 const cannotListen = (host: string, port: number, cause: NodeJS.ErrnoException): SandboxError =>
   new SandboxError('invalid-config', `cannot listen for other nodes on ${host}:${port}: ${cause.code}`, {

@@ -7,7 +7,7 @@ import { SandboxError } from '../../model/errors.ts'
 import type { Metrics } from '../../supervisor/telemetry/metrics.ts'
 import { problem } from '../problem.ts'
 import type { CreateRouter } from './create-router.ts'
-import { askPeer, forwardUpgrade, passAnswer, unreachable } from './forward.ts'
+import { askPeer, forwardUpgrade, isForwarded, passAnswer, unreachable } from './forward.ts'
 import { archiveIn, sendArchive } from './peer-archives.ts'
 import { carryOut, orderIn, type PeerOrder } from './peer-takeover.ts'
 import type { PeerConnections } from './peers.ts'
@@ -75,31 +75,44 @@ export class ClusterRouter {
       this.#count('upgrade')
       await forwardUpgrade(request, socket, head, { ...this.#base, node })
     } catch (error) {
-      const answer = problem(error, 'cluster', this.#parts.log)
-      socket.end(`HTTP/1.1 ${answer.status} Refused\r\nconnection: close\r\ncontent-length: 0\r\n\r\n`)
+      this.#refuseUpgrade(socket, error)
     }
   }
 
   /** A request that another node forwarded. INVARIANT: it is answered here or refused, never forwarded again. */
   async fromPeer(request: IncomingMessage, response: ServerResponse, local: Local): Promise<void> {
+    try {
+      if (!isForwarded(request) && (await this.#obey(request, response))) return
+      const subject = subjectOf(request)
+      if (subject?.kind === 'sandbox' && (await this.#isMisdirected(subject.id)))
+        return void response.writeHead(MISDIRECTED).end()
+      local.request(request, response)
+    } catch (error) {
+      await this.#refuse(response, error)
+    }
+  }
+
+  /** What a node itself asks for; false: it is something else. */
+  async #obey(request: IncomingMessage, response: ServerResponse): Promise<boolean> {
     const archive = archiveIn(request)
-    if (archive !== undefined) return sendArchive(response, this.#parts.archivePath(archive))
     const order = orderIn(request)
-    if (order) return carryOut(request, response, order, this.#parts.carryOut)
-    const subject = subjectOf(request)
-    if (subject?.kind === 'sandbox' && (await this.#isMisdirected(subject.id)))
-      return void response.writeHead(MISDIRECTED).end()
-    local.request(request, response)
+    if (archive !== undefined) sendArchive(response, this.#parts.archivePath(archive))
+    else if (order) await carryOut(request, response, order, this.#parts.carryOut)
+    return archive !== undefined || order !== undefined
   }
 
   /** The same for another protocol. */
   async upgradeFromPeer(request: IncomingMessage, socket: Duplex, head: Buffer, local: Local): Promise<void> {
-    const subject = subjectOf(request)
-    if (subject?.kind === 'sandbox' && (await this.#isMisdirected(subject.id)))
-      return void socket.end(
-        `HTTP/1.1 ${MISDIRECTED} Misdirected\r\nconnection: close\r\ncontent-length: 0\r\n\r\n`,
-      )
-    local.upgrade(request, socket, head)
+    try {
+      const subject = subjectOf(request)
+      if (subject?.kind === 'sandbox' && (await this.#isMisdirected(subject.id)))
+        return void socket.end(
+          `HTTP/1.1 ${MISDIRECTED} Misdirected\r\nconnection: close\r\ncontent-length: 0\r\n\r\n`,
+        )
+      local.upgrade(request, socket, head)
+    } catch (error) {
+      this.#refuseUpgrade(socket, error)
+    }
   }
 
   async #isMisdirected(id: string): Promise<boolean> {
@@ -185,6 +198,11 @@ export class ClusterRouter {
     this.#parts.metrics.count('ringfence_forwarded_total', 'Requests passed on to another node.', { kind })
   }
 
+  #refuseUpgrade(socket: Duplex, error: unknown): void {
+    const answer = problem(error, 'cluster', this.#parts.log)
+    socket.end(`HTTP/1.1 ${answer.status} Refused\r\nconnection: close\r\ncontent-length: 0\r\n\r\n`)
+  }
+
   async #refuse(response: ServerResponse, error: unknown): Promise<void> {
     if (response.headersSent) return void response.destroy()
     const answer = problem(error, 'cluster', this.#parts.log)
@@ -198,7 +216,9 @@ const isLook = ({ method, url = '' }: IncomingMessage): boolean =>
   method === 'GET' && /^(\/v1|\/v2)?\/sandboxes\/[^/]+(\/logs)?(\?|$)/.test(url)
 
 const hasNoBody = ({ method, headers }: IncomingMessage): boolean =>
-  (method === 'GET' || method === 'DELETE' || method === 'HEAD') && headers['content-length'] === undefined
+  (method === 'GET' || method === 'DELETE' || method === 'HEAD') &&
+  headers['content-length'] === undefined &&
+  headers['transfer-encoding'] === undefined
 
 const gone = (): SandboxError =>
   new SandboxError('unreachable', 'the node of this sandbox does not run at the moment', {

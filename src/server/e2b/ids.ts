@@ -31,7 +31,8 @@ export const isPortHost = (host: string): boolean => PORT_HOST.test(host.toLower
  */
 export function targetOf(host: string, header: (name: string) => string | undefined): Target | undefined {
   const named = PORT_HOST.exec(host.toLowerCase())
-  if (named) return target(named[2], named[1])
+  // SECURITY: such a name is never the server's own, also where no port has that number: a page there would share our origin.
+  if (named) return target(named[2], named[1]) ?? { id: '', port: ENVD_PORT }
   const id = header('e2b-sandbox-id')
   return id !== undefined && isOurOwnName(host) ? target(id, header('e2b-sandbox-port')) : undefined
 }

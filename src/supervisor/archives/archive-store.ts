@@ -1,11 +1,14 @@
-import { createCipheriv, createDecipheriv, createHash, createHmac, randomBytes } from 'node:crypto'
+import { createHash, createHmac } from 'node:crypto'
 import { open } from 'node:fs/promises'
+import { decrypt, encrypt } from '../../host/secrets/authenticated-cipher.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { claimChunk, condemnChunks, forgetChunk, noteStored } from '../../store/chunks.ts'
 import type { Store } from '../../store/sql.ts'
 import type { ObjectStore } from './s3.ts'
 
 const CHUNK_BYTES = 8 * 1024 * 1024
+/** Nonce and tag of an encrypted chunk. */
+const SEAL_BYTES = 12 + 16
 /** Chunks of one archive that are on their way at a time. */
 const AT_ONCE = 4
 const WAIT_MS = 500
@@ -66,7 +69,7 @@ export class ArchiveStore {
   async *download(tenant: string, hashes: readonly string[]): AsyncGenerator<Uint8Array, void> {
     for (const hash of hashes) {
       const name = this.nameOf(tenant, hash)
-      const chunk = this.#opened(name, await this.#parts.objects.get(name))
+      const chunk = this.#opened(name, await this.#parts.objects.get(name, CHUNK_BYTES + SEAL_BYTES))
       if (createHash('sha256').update(chunk).digest('hex') !== hash)
         throw new SandboxError('launch-failed', 'a chunk in the archive store has another content')
       yield chunk
@@ -113,22 +116,15 @@ export class ArchiveStore {
   #sealed(name: string, chunk: Buffer): Uint8Array {
     const { key } = this.#parts
     if (!key) return chunk
-    const nonce = randomBytes(12)
-    const cipher = createCipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(name))
-    const body = Buffer.concat([cipher.update(chunk), cipher.final()])
-    return Buffer.concat([nonce, cipher.getAuthTag(), body])
+    return encrypt(key, chunk, name)
   }
 
   #opened(name: string, bytes: Uint8Array): Uint8Array {
     const { key } = this.#parts
     if (!key) return bytes
-    try {
-      const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, 12)).setAAD(Buffer.from(name))
-      decipher.setAuthTag(bytes.subarray(12, 28))
-      return Buffer.concat([decipher.update(bytes.subarray(28)), decipher.final()])
-    } catch (cause) {
-      throw new SandboxError('launch-failed', 'a chunk in the archive store cannot be decrypted', { cause })
-    }
+    const chunk = decrypt(key, bytes, name)
+    if (!chunk) throw new SandboxError('launch-failed', 'a chunk in the archive store cannot be decrypted')
+    return chunk
   }
 }
 

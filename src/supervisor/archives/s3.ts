@@ -3,7 +3,8 @@ import { SandboxError } from '../../model/errors.ts'
 /** Objects by name, as an S3-compatible store keeps them. */
 export interface ObjectStore {
   put(name: string, bytes: Uint8Array): Promise<void>
-  get(name: string): Promise<Uint8Array>
+  /** Fails when the object is larger. */
+  get(name: string, maxBytes: number): Promise<Uint8Array>
   /** Removing what is not there is no error. */
   remove(name: string): Promise<void>
 }
@@ -80,13 +81,25 @@ export async function openS3(settings: S3Settings, load: () => Promise<Signer>):
       if (!answer.ok) throw unavailable('PUT', new Error('no such bucket'))
       await answer.arrayBuffer()
     },
-    get: async (name) => {
+    get: async (name, maxBytes) => {
       const answer = await ask('GET', name)
-      if (answer.ok) return new Uint8Array(await answer.arrayBuffer())
+      if (answer.ok) return bounded(answer, name, maxBytes)
       throw unavailable('GET', new Error(`there is no object \`${name}\``))
     },
     remove: async (name) => void (await ask('DELETE', name)),
   }
+}
+
+/** SECURITY: whoever can write to the store must not be able to fill our memory. */
+async function bounded(answer: Response, name: string, maxBytes: number): Promise<Uint8Array> {
+  const chunks: Uint8Array[] = []
+  let size = 0
+  for await (const chunk of answer.body ?? []) {
+    size += chunk.length
+    if (size > maxBytes) throw unavailable('GET', new Error(`the object \`${name}\` is too large`))
+    chunks.push(chunk)
+  }
+  return Buffer.concat(chunks)
 }
 
 const unavailable = (method: string, cause: unknown): SandboxError =>

@@ -1,4 +1,5 @@
 import { Admission } from '../../model/admission.ts'
+import { NO_TRACER, type Span, traced } from '../../model/tracer.ts'
 import type { LiveSandbox } from '../live-sandbox.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 import type { CommandDefaults } from '../sandbox.ts'
@@ -52,8 +53,23 @@ export class ExecService {
     this.#admission.turnAway(error)
   }
 
-  /** Starts a command. Resolves once it runs; rejects if it is refused. */
+  /** Starts a command. Resolves once it runs; rejects if it is refused. The span ends with the command. */
   async start(entry: LiveSandbox, asked: ExecRequest, context: ExecContext): Promise<Started> {
+    const tracer = this.#parts.tracer ?? NO_TRACER
+    const span = tracer.begin('sandbox.exec', { 'ringfence.sandbox_id': entry.id })
+    try {
+      const started = await tracer.within(span, () =>
+        traced(tracer, 'sandbox.exec.start', {}, () => this.#start(entry, inTrace(asked, span), context)),
+      )
+      endWith(span, started.session)
+      return started
+    } catch (error) {
+      span.end({ error })
+      throw error
+    }
+  }
+
+  async #start(entry: LiveSandbox, asked: ExecRequest, context: ExecContext): Promise<Started> {
     const sandbox = entry.ready()
     const request = asked.usesDefaults ? withDefaults(asked, sandbox.commandDefaults) : asked
     const end = entry.begin()
@@ -69,17 +85,19 @@ export class ExecService {
         tenant: entry.row.tenant,
         budget: this.output,
         approve: (decision, execId) =>
-          this.#parts.approvals.ask({
-            tenant: entry.row.tenant,
-            sandboxId: entry.id,
-            execId,
-            agentId: entry.row.agentId ?? undefined,
-            command: request.command,
-            cwd: request.cwd ?? sandbox.plan.cwd,
-            decision,
-            signal: entry.abort.signal,
-            ...context,
-          }),
+          traced(this.#parts.tracer ?? NO_TRACER, 'approval', { 'ringfence.exec_id': execId }, () =>
+            this.#parts.approvals.ask({
+              tenant: entry.row.tenant,
+              sandboxId: entry.id,
+              execId,
+              agentId: entry.row.agentId ?? undefined,
+              command: request.command,
+              cwd: request.cwd ?? sandbox.plan.cwd,
+              decision,
+              signal: entry.abort.signal,
+              ...context,
+            }),
+          ),
       })
       await session.start()
       entry.keep(session)
@@ -115,3 +133,21 @@ const withDefaults = (request: ExecRequest, { cwd, user }: CommandDefaults): Exe
   cwd: request.cwd ?? cwd,
   user: request.user ?? user,
 })
+
+/** A program inside that traces its own work continues the trace of the request that started it. */
+const inTrace = (request: ExecRequest, { traceparent }: Span): ExecRequest =>
+  traceparent === undefined ? request : { ...request, env: { TRACEPARENT: traceparent, ...request.env } }
+
+function endWith(span: Span, session: ExecSession): void {
+  span.describe({ 'ringfence.exec_id': session.id, 'ringfence.decision': session.decision.action })
+  session.result.then(
+    ({ outcome }) => {
+      span.describe({
+        'ringfence.outcome': outcome.kind,
+        'process.exit.code': outcome.kind === 'exited' ? outcome.code : undefined,
+      })
+      span.end()
+    },
+    (error: unknown) => span.end({ error }),
+  )
+}

@@ -50,6 +50,8 @@ export type Archive = {
   readonly name: string
   readonly sha256: string
   readonly bytes: number
+  /** What a disk takes where it was written: most of it is holes. */
+  readonly stored?: number
   /** The hashes of its chunks, if it is in the archive store. */
   readonly chunks?: readonly string[]
 }
@@ -199,7 +201,8 @@ export class Templates {
     const archives = await Promise.all(
       [...files, ...(disk ? [this.#disk(id)] : [])].map(async (path) => {
         const chunks = await shared.store?.upload(tenant, path)
-        return { ...(await archiveOf(path)), ...(chunks && { chunks }) }
+        const stored = path.endsWith(DISK) ? { stored: bytesOf(await stat(path)) } : {}
+        return { ...(await archiveOf(path)), ...stored, ...(chunks && { chunks }) }
       }),
     )
     return { node: shared.node, archives }
@@ -387,11 +390,14 @@ export class Templates {
     for (const { id, data } of own.filter((one) => one.data.archives === undefined))
       for (let index = 0; index < data.places; index++)
         sum += (await stat(this.#archive(id, index)).catch(() => undefined))?.size ?? 0
-    // In a cluster the archives may be on another node; a disk counts with what it takes there.
+    // SECURITY: in a cluster the archives may be on another node, and count all the same; a disk counts with what it takes there.
     for (const { data } of own)
-      for (const { name, bytes } of data.archives ?? []) if (!name.endsWith('.disk')) sum += bytes
-    for (const { id, data } of own)
-      if (data.disk) sum += bytesOf(await stat(this.#disk(id)).catch(() => undefined))
+      for (const { name, bytes } of data.archives ?? []) if (!name.endsWith(DISK)) sum += bytes
+    for (const { id, data } of own) {
+      const here = data.disk && (await stat(this.#disk(id)).catch(() => undefined))
+      const there = data.archives?.find(({ name }) => name.endsWith(DISK))?.stored ?? 0
+      sum += here ? bytesOf(here) : there
+    }
     return sum
   }
 
@@ -428,13 +434,15 @@ export class Templates {
   }
 
   #disk(id: string): string {
-    return join(this.#dir, `${id}.disk`)
+    return join(this.#dir, `${id}${DISK}`)
   }
 
   #archive(id: string, index: number): string {
     return join(this.#dir, `${id}-${index}.tar`)
   }
 }
+
+const DISK = '.disk'
 
 /** The file of a template: one of its directories, or its disk. */
 const ARCHIVE = /^([a-z]+_?[0-9a-z]+)(?:-\d+\.tar|\.disk)$/

@@ -1,13 +1,10 @@
-import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto'
+import { decrypt, encrypt } from '../../host/secrets/authenticated-cipher.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Store } from '../../store/sql.ts'
 import { listWebhooks, replaceWebhookSecrets, type WebhookRow } from '../../store/webhooks.ts'
 import { loadKeyFile } from '../access/key-file.ts'
 
-const CIPHER = 'aes-256-gcm'
 const PREFIX = 'sealed:1:'
-const NONCE = 12
-const TAG = 16
 
 /** Encrypts webhook secrets for the store, so that a copy of the database alone signs nothing. */
 export class WebhookSecrets {
@@ -22,10 +19,7 @@ export class WebhookSecrets {
 
   /** SECURITY: bound to the webhook's id, so that a secret copied to another row does not open. */
   seal(id: string, secret: string): string {
-    const nonce = randomBytes(NONCE)
-    const cipher = createCipheriv(CIPHER, this.#key, nonce).setAAD(Buffer.from(id))
-    const body = Buffer.concat([cipher.update(secret, 'utf8'), cipher.final()])
-    return `${PREFIX}${Buffer.concat([nonce, cipher.getAuthTag(), body]).toString('base64')}`
+    return `${PREFIX}${encrypt(this.#key, Buffer.from(secret), id).toString('base64')}`
   }
 
   /** The secret of a webhook; throws if no key of this server opens it. */
@@ -46,15 +40,8 @@ export class WebhookSecrets {
 }
 
 function unseal(key: Buffer, id: string, stored: string): string | undefined {
-  const bytes = Buffer.from(stored.slice(PREFIX.length), 'base64')
-  if (!stored.startsWith(PREFIX) || bytes.length < NONCE + TAG) return undefined
-  const decipher = createDecipheriv(CIPHER, key, bytes.subarray(0, NONCE), { authTagLength: TAG })
-  decipher.setAAD(Buffer.from(id)).setAuthTag(bytes.subarray(NONCE, NONCE + TAG))
-  try {
-    return Buffer.concat([decipher.update(bytes.subarray(NONCE + TAG)), decipher.final()]).toString('utf8')
-  } catch {
-    return undefined
-  }
+  if (!stored.startsWith(PREFIX)) return undefined
+  return decrypt(key, Buffer.from(stored.slice(PREFIX.length), 'base64'), id)?.toString()
 }
 
 /** The key of this state directory; removing its file makes the stored secrets unreadable. */

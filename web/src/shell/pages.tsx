@@ -30,6 +30,13 @@ const Backends = lazy(() =>
   import('../pages/backends/backends.tsx').then(({ Backends }) => ({ default: Backends })),
 )
 const Nodes = lazy(() => import('../pages/nodes/nodes.tsx').then(({ Nodes }) => ({ default: Nodes })))
+const Tenants = lazy(() =>
+  import('../pages/tenants/tenants.tsx').then(({ Tenants }) => ({ default: Tenants })),
+)
+const Settings = lazy(() =>
+  import('../pages/settings/settings.tsx').then(({ Settings }) => ({ default: Settings })),
+)
+const Egress = lazy(() => import('../pages/egress/egress.tsx').then(({ Egress }) => ({ default: Egress })))
 const Keys = lazy(() => import('../pages/keys/keys.tsx').then(({ Keys }) => ({ default: Keys })))
 
 type PageEntry = {
@@ -46,6 +53,7 @@ export const PAGES: readonly PageEntry[] = [
   { path: 'approvals', name: 'Approvals', keys: 'g a' },
   { path: 'policy', name: 'Policy', keys: 'g p' },
   { path: 'trail', name: 'Audit log', keys: 'g l, g t' },
+  { path: 'egress', name: 'Egress', keys: 'g e' },
   { path: 'templates', name: 'Templates', keys: 'g m' },
   { path: 'snapshots', name: 'Snapshots', keys: 'g n' },
   { path: 'volumes', name: 'Volumes', keys: 'g v' },
@@ -53,7 +61,9 @@ export const PAGES: readonly PageEntry[] = [
   { path: 'skills', name: 'Skills', keys: 'g s', operatorOnly: true },
   { path: 'backends', name: 'Backends', keys: 'g b', operatorOnly: true },
   { path: 'nodes', name: 'Nodes', keys: 'g d', operatorOnly: true },
+  { path: 'tenants', name: 'Tenants', keys: 'g u', operatorOnly: true },
   { path: 'keys', name: 'Keys', keys: 'g k', operatorOnly: true },
+  { path: 'settings', name: 'Settings', keys: 'g c', operatorOnly: true },
 ]
 
 /** The page that a path leads to. */
@@ -84,6 +94,12 @@ export function CurrentPage({ path: [page = '', ...rest] }: { readonly path: rea
       return <Backends />
     case 'nodes':
       return <Nodes />
+    case 'egress':
+      return <Egress />
+    case 'tenants':
+      return <Tenants />
+    case 'settings':
+      return <Settings />
     case 'keys':
       return <Keys />
     default:

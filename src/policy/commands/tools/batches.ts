@@ -106,9 +106,18 @@ const lines: Handler = (call) => {
   return UNKNOWN
 }
 
+/** `run-s lint test:*` runs scripts of the package, as `npm run` does. */
+const scripts: Handler = (call) => {
+  const { options } = parseOptions({ long: 'npm-path', effects: { '--npm-path': 'program' } }, call.args)
+  for (const option of options) applyOption(call, option)
+  call.node.findings.push(boxed('packages/run', 'runs scripts that are known only when they run'))
+  return UNKNOWN
+}
+
 /** Programs that build several commands from their arguments or input lines. */
 export const BATCHES: Readonly<Record<string, Handler>> = {
   xargs,
   parallel,
-  ...names('concurrently hyperfine npm-run-all run-p run-s', lines),
+  ...names('concurrently hyperfine', lines),
+  ...names('npm-run-all run-p run-s', scripts),
 }

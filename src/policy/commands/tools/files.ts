@@ -9,7 +9,7 @@ import type { Call, Handler } from '../walk.ts'
 import { tool, tools } from './tool.ts'
 
 const COPY = {
-  short: 'SgomT',
+  short: 'Sgom',
   long: 'suffix group owner mode backup sparse',
   effects: { '-t': 'write', '--target-directory': 'write' },
 }

@@ -57,6 +57,13 @@ export const MACHINE: Readonly<Record<string, Handler>> = tools(
       },
     },
     ps: { also: processes },
+    format: {
+      // On other systems than Windows a program of this name formats source code.
+      also: ({ node, args }) => {
+        if (args.some((arg) => /^[a-z]:|^\/dev\//i.test(arg)))
+          node.findings.push(denied('destructive/disk', 'formats a disk'))
+      },
+    },
     pgrep: { effects: { '-F': 'read', '--pidfile': 'read' } },
     'top htop lsof fuser ss netstat pstree': {
       short: 'opuUgGtCnPsFdbw',

@@ -29,7 +29,7 @@ const capsh: Handler = (call) => {
 /** Without operands `mount` lists what is mounted. */
 const mount: Handler = (call) => {
   const lists = call.args.every((arg) =>
-    /^(-l|-v|--show-labels|--verbose|--version|--help|-t|\w*fs|ext\d)$/.test(arg),
+    /^(-l|-v|--show-labels|--verbose|--version|--help|-t|\w*fs\d?|ext\d)$/.test(arg),
   )
   call.node.findings.push(
     lists

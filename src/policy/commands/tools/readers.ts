@@ -52,12 +52,12 @@ export const READERS: Readonly<Record<string, Handler>> = {
       'ls dir vdir exa eza lsd': {
         short: 'wITL',
         long: 'ignore hide width tabsize block-size color sort time time-style format level',
-        operands: 'read',
+        operands: 'list',
         also: (call, { options, operands }) => {
           if (options.some(({ name }) => name === '-R' || name === '--recursive')) walks(call, operands)
         },
       },
-      'stat readlink realpath': { operands: 'read' },
+      'stat readlink realpath': { operands: 'list' },
       file: {
         effects: {
           '-f': 'read',

@@ -115,7 +115,7 @@ const find: Handler = (call) => {
 
 /** A search only discloses names, unless a program is started for each file. */
 function judgeRoot(call: Call, root: string, starts: boolean): void {
-  touch(call, root, 'read')
+  touch(call, root, starts ? 'read' : 'list')
   const found = starts ? pathFindings(call.walk, call.scope, root, 'tree') : []
   call.node.findings.push(...found.filter(({ action }) => action !== 'sandbox'))
 }

@@ -14,6 +14,7 @@ import type { Call, Handler } from '../walk.ts'
  */
 type Operands =
   | 'data'
+  | 'list'
   | 'read'
   | 'tree'
   | 'write'
@@ -60,7 +61,7 @@ export function applyOptions(call: Call, spec: ToolSpec, parsed: Parsed): void {
   }
 }
 
-const READING: ReadonlySet<string> = new Set(['read', 'tree', 'pattern', 'pattern-tree', 'pair'])
+const READING: ReadonlySet<string> = new Set(['list', 'read', 'tree', 'pattern', 'pattern-tree', 'pair'])
 
 /** A count or width above this prints or stores more than any legitimate use. */
 const HUGE = /\d{6}/
@@ -148,6 +149,24 @@ export function secretsOf(call: Call, path: string): void {
   call.node.findings.push(...found.filter(({ rule }) => rule.startsWith('secrets/')))
 }
 
+/** Sources whose content, not they themselves, goes into the target directory: `dir/`, `dir/.`. */
+const MERGED = /(^|\/)\.{0,2}$/
+
+/** Copying into a directory adds to it; a directory that holds the workspace or the home is not replaced by a file. */
+function writeTarget(call: Call, sources: readonly string[], target: string): void {
+  const found = pathFindings(call.walk, call.scope, target, 'write')
+  const replaces =
+    sources.length > MAX_SOURCES ||
+    sources.some((source) => MERGED.test(source)) ||
+    call.args.some((arg) => /^(-[a-zA-Z]*T|--no-t)/.test(arg))
+  const isContainer = ({ rule }: { readonly rule: string }): boolean =>
+    rule === 'destructive/root' || rule === 'destructive/workspace'
+  call.node.findings.push(...(replaces ? found : found.filter((finding) => !isContainer(finding))))
+}
+
+/** The sources whose names in the target directory are judged. */
+const MAX_SOURCES = 16
+
 type Copying = { readonly targeted: boolean; readonly from: string }
 
 function copy(call: Call, operands: readonly string[], { targeted, from }: Copying): void {
@@ -159,9 +178,9 @@ function copy(call: Call, operands: readonly string[], { targeted, from }: Copyi
     if (from === 'delete') secretsOf(call, source)
   }
   if (target === undefined) return
-  applyValue(call, 'write', target)
+  writeTarget(call, sources, target)
   if (target.startsWith('/dev/')) return
   // A directory as target receives the file under the file's own name.
-  for (const source of sources.slice(0, 16))
+  for (const source of sources.slice(0, MAX_SOURCES))
     applyValue(call, 'write', `${target}/${source.slice(source.lastIndexOf('/') + 1)}`)
 }
