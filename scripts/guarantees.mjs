@@ -17,6 +17,8 @@ const WALLS = [
   ['gvisor', ['--backend', 'gvisor']],
   ['microvm, emulated', ['--backend', 'microvm']],
   ['microvm, emulated, as root of a writable root', ['--backend', 'microvm', '--root']],
+  // On a cluster that whoever runs this has started (test/kubernetes/lab.ts).
+  ...(process.env.RINGFENCE_TEST_KUBECONFIG ? [['kubernetes', ['--backend', 'kubernetes']]] : []),
 ]
 
 const reports = WALLS.map(([name, args]) => {

@@ -27,6 +27,7 @@ const PACKAGES = [
   ['libc6-dev', ['/usr/include/stdio.h'], 'builds the guest agent'],
   ['linux-libc-dev', ['/usr/include/linux/landlock.h'], 'builds the guest agent'],
   ['musl-tools', ['/usr/bin/musl-gcc'], 'makes the guest agent small'],
+  ['libmbedtls-dev', ['/usr/include/mbedtls/ssl.h'], 'builds the channel into Pods'],
   ['python3-minimal', ['/usr/bin/python3'], 'runs the corpus scorer and some attacks in the tests'],
   ['clang-format', ['/usr/bin/clang-format'], 'checks the format of the guest agent'],
   ['e2fsprogs', ['/usr/sbin/mkfs.ext4'], 'creates the disks of sandboxes with a writable root'],

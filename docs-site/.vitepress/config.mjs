@@ -35,6 +35,7 @@ const sidebar = [
     ['Production checklist', 'production'],
     ['Operations', 'operations'],
     ['Cluster', 'cluster'],
+    ['Kubernetes', 'kubernetes'],
     ['Console', 'console'],
     ['E2B clients', 'e2b'],
     ['MCP gateway', 'mcp-gateway'],

@@ -1,4 +1,5 @@
 #include "common/channel.h"
+#include "files/files.h"
 #include "init/init.h"
 #include "launch/launch.h"
 #include "machine/machine.h"
@@ -18,6 +19,11 @@ int main(int argc, char **argv) {
     init_main(atoi(argv[2]), atoi(argv[3]));
   }
   if (argc == 2 && !strcmp(argv[1], "container")) container_main();
+  if (argc == 3 && !strcmp(argv[1], "pod")) pod_main(argv[2]);
+  if (argc >= 5 && !strcmp(argv[1], "pod-install")) return pod_install(argv + 2);
+  if (argc == 3 && !strcmp(argv[1], "pod-fill-file")) return pod_fill_file(argv[2]);
+  if (argc == 3 && !strcmp(argv[1], "pod-unpack")) return unpack_files(argv + 1);
+  if (argc == 3 && !strcmp(argv[1], "pod-reach")) return pod_reach(atoi(argv[2]));
   if (argc == 4 && !strcmp(argv[1], "container-root")) container_root_main(argv[2], argv[3]);
   if (argc > 2 && !strcmp(argv[1], "run-as")) run_as_main(argv + 2);
 #ifdef RINGFENCE_TEST

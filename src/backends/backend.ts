@@ -1,4 +1,5 @@
 import type { Duplex } from 'node:stream'
+import type { HostNote } from '../host/diagnose.ts'
 import type { TunnelTaker } from '../host/guest/session.ts'
 import type { Command, ExecResult } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -8,7 +9,13 @@ import type { Limits } from '../model/spec.ts'
 
 /** What a backend can provide on this host right now: measured by running something, never assumed. */
 export type Probe =
-  | { readonly available: true; readonly guarantees: readonly Guarantee[]; readonly startMs: number }
+  | {
+      readonly available: true
+      readonly guarantees: readonly Guarantee[]
+      /** What the operator lets sandboxes do without on this backend; it is never claimed. */
+      readonly waived?: readonly Guarantee[]
+      readonly startMs: number
+    }
   | { readonly available: false; readonly reason: string; readonly fix: string }
 
 /** A standard output stream of a command. */
@@ -159,6 +166,8 @@ export interface Backend {
   /** Whether it can give a sandbox a writable root with a root user. */
   readonly writableRoots?: boolean
   probe(): Promise<Probe>
+  /** Findings for the administrator, beside the probe. */
+  notes?(): Promise<readonly HostNote[]>
   /** What the probe's result depends on; the result may be cached while this stays the same. */
   fingerprint?(): string
   /** Removes what earlier runs of this installation left behind, and nothing of others. */

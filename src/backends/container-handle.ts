@@ -19,6 +19,8 @@ export interface ContainerHandle extends Freezable {
   readonly group: Cgroup | undefined
   /** The error message of the engine or the agent; empty if there is none. */
   errorText(): Promise<string>
+  /** Why the container ended, if the engine knows more than the channel; absent: it does not. */
+  endReason?(): Promise<string | undefined>
   /** The number of OOM kills that only the engine knows about. */
   readonly oomKills: number
   /** Kills the container with everything in it; nothing is left when it resolves. */
@@ -71,7 +73,7 @@ export class ContainerTransport implements GuestTransport {
       container.channel,
       plan.network.mode === 'fetch' ? (stream) => this.#pass(stream) : undefined,
     )
-    this.ended = this.#session.ended
+    this.ended = this.#session.ended.then(async (why) => (await container.endReason?.()) ?? why)
     const text = (fields: readonly string[]): Buffer =>
       Buffer.from(fields.map((field) => `${field}\0`).join(''))
     this.#session.send('configure', 0, text(agentConfig.fields))

@@ -64,6 +64,8 @@ export type ContainerSide = {
   readonly sharesFiles?: boolean
   /** Whether the agent must count memory and processes, because no cgroup sees them individually. */
   readonly counts?: boolean
+  /** Whether all files are copies, so that a socket in them is nobody's concern. */
+  readonly copies?: boolean
   /** Whether creating a process is slow, so that the agent creates the next one in advance. */
   readonly prefork?: boolean
 }
@@ -71,13 +73,14 @@ export type ContainerSide = {
 /** The agent's configuration in a container, whose engine creates the mounts and limits memory and processes. */
 export function containerFields(
   plan: Plan,
-  { supervises, sharesFiles, counts, prefork }: ContainerSide,
+  { supervises, sharesFiles, counts, copies, prefork }: ContainerSide,
 ): readonly string[] {
   const { diskMb, memoryMb, pids } = plan.limits
   return [
     'persistent',
     ...(plan.root ? ['root-user'] : []),
     ...(prefork ? ['prefork'] : []),
+    ...(copies ? ['free-bind'] : []),
     'cwd',
     plan.cwd,
     ...Object.entries(plan.env).flatMap(([name, value]) => ['env', `${name}=${value}`]),

@@ -43,6 +43,7 @@ export function lazy(face: BackendSummary, fingerprint: () => string, load: () =
         return { available: false, reason: (error as Error).message, fix: 'try again later' }
       }
     },
+    notes: async () => (await (await backend()).notes?.()) ?? [],
     reap: async () => (await backend()).reap?.(),
     open: async (plan: Plan, options?: OpenOptions) => (await backend()).open(plan, options),
   } satisfies Omit<Backend, keyof BackendSummary>

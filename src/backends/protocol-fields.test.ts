@@ -37,7 +37,11 @@ function namesIn(words: readonly string[], arity: Readonly<Record<string, number
 }
 
 test.each([
-  ['a container', containerFields(plan, { supervises: true, counts: true, prefork: true }), configuration],
+  [
+    'a container',
+    containerFields(plan, { supervises: true, counts: true, copies: true, prefork: true }),
+    configuration,
+  ],
   ['a machine that is warmed up', WARM_UP_FIELDS, configuration],
   ['its mounts', WARM_UP_MOUNTS, MACHINE_FIELDS],
   ['a machine', containerSettingFields(plan, machine), MACHINE_FIELDS],

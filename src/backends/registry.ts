@@ -130,10 +130,8 @@ export class SandboxRegistry {
     if (!probe.available) return { backend, available: false, reason: probe.reason, fix: probe.fix }
     // SECURITY: a claim that an attack has broken on this host does not count.
     const broken = this.#broken(backend.name)
-    const missing = missingOf(
-      plan.needs,
-      probe.guarantees.filter((name) => !broken.includes(name)),
-    )
+    const claimed = probe.guarantees.filter((name) => !broken.includes(name))
+    const missing = missingOf(plan.needs, [...claimed, ...(probe.waived ?? [])])
     if (missing.length === 0) return undefined
     const found = missing.some((name) => broken.includes(name))
       ? ' (`ringfence prove` found it broken here)'

@@ -80,8 +80,8 @@ limits
   sizes also as 512m or 2g, times as 500ms, 30s or 5m
 
 backend
-  --backend NAME          bubblewrap | docker | gvisor | microvm | native (no isolation) | mock
-  --image NAME            root file system image, for docker, gvisor and microvm
+  --backend NAME          bubblewrap | docker | gvisor | microvm | kubernetes | native (no isolation) | mock
+  --image NAME            root file system image, for docker, gvisor, microvm and kubernetes
   --min-isolation LEVEL   os | container | gvisor | microvm
   --waive GUARANTEE       drop one guarantee (recorded in the audit log)
 

@@ -11,7 +11,7 @@ import { probeCache } from '../host/probe-cache.ts'
 import { ownEpoch } from '../host/process/orphans.ts'
 import { ProofStore } from '../host/proof-store.ts'
 import { caller, hostFingerprint, systemProgram } from '../host/system.ts'
-import type { MICROVM_DRIVERS } from '../model/config.ts'
+import type { KubernetesConfig, MICROVM_DRIVERS } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
 import type { Isolation, Spec } from '../model/spec.ts'
@@ -39,6 +39,7 @@ export type RegistryParts = {
   readonly emulates: () => boolean
   readonly runtime: () => 'runc' | 'runsc' | undefined
   readonly microvmDriver: () => (typeof MICROVM_DRIVERS)[number]
+  readonly kubernetes: () => KubernetesConfig | undefined
   readonly closing: (() => Promise<void>)[]
 }
 
@@ -49,6 +50,7 @@ const PRIORITY = {
   docker: 30,
   gvisor: 20,
   microvm: 15,
+  kubernetes: 12,
   e2b: 10,
   openshell: 5,
   native: 0,
@@ -71,6 +73,7 @@ export function registryFor(options: RegistryOptions, parts: RegistryParts): San
     lazyDocker(options, parts, probePlan),
     lazyGvisor(options, parts, probePlan),
     lazyMicrovm(options, parts, probePlan),
+    lazyKubernetes(options, parts, probePlan),
     // On other platforms it is never available.
     ...(process.platform === 'darwin' ? [seatbelt({ platform: 'darwin', probePlan })] : []),
     lazyE2b(env),
@@ -196,6 +199,49 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
     parts.closing.push(() => backend.close())
     return backend
   })
+}
+
+const CLUSTER_PROBE_MS = 600_000
+
+/** Off unless the configuration has `[kubernetes]`. A cluster changes without us, so a probe is kept for minutes only. */
+function lazyKubernetes(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+  const face = { name: 'kubernetes', level: 'container', emulated: false, ...imageFace(options) } as const
+  return lazy(
+    face,
+    () => `${Math.floor(Date.now() / CLUSTER_PROBE_MS)} ${JSON.stringify(parts.kubernetes() ?? '')}`,
+    async () => {
+      const [{ kubernetes }, { settingsOf }, { refusedBy }] = await Promise.all([
+        import('../backends/kubernetes/backend.ts'),
+        import('../backends/kubernetes/settings.ts'),
+        import('../policy/paths/protect.ts'),
+      ])
+      const config = parts.kubernetes()
+      const settings = config && settingsOf(config)
+      const backend = kubernetes({
+        settings,
+        library: () => import('@kubernetes/client-node'),
+        probePlan,
+        owner: labelsOf(parts.stateDir).owner,
+        pod: ownPod(parts.env, settings?.namespace),
+        refuses: refusedBy,
+        ready: options.stays ? (config?.ready ?? 0) : 0,
+      })
+      parts.closing.push(() => backend.close())
+      return backend
+    },
+  )
+}
+
+/** The Pod that this process runs in. INVARIANT: an owner in another namespace counts as gone, and the cluster would remove what it owns. */
+function ownPod(
+  {
+    RINGFENCE_POD_NAME: name,
+    RINGFENCE_POD_UID: uid,
+    RINGFENCE_POD_NAMESPACE: namespace,
+  }: RegistryParts['env'],
+  wanted: string | undefined,
+): { readonly name: string; readonly uid: string } | undefined {
+  return name && uid && namespace === wanted ? { name, uid } : undefined
 }
 
 const kernelRecord = (stateDir: string): string => join(stateDir, 'images', 'microvm', 'kernel.json')

@@ -110,6 +110,7 @@ const backendSettings = (now: () => InForce) => ({
   emulates: () => now().config.backends?.emulate ?? false,
   runtime: () => now().config.backends?.docker_runtime,
   microvmDriver: () => now().config.microvm?.driver ?? 'qemu',
+  kubernetes: () => now().config.kubernetes,
 })
 
 /** Reads the configuration and connects all parts. */

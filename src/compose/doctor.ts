@@ -1,7 +1,7 @@
 import { release } from 'node:os'
 import type { Backend, Probe } from '../backends/backend.ts'
 import { nodeNotes } from '../cluster/node-notes.ts'
-import { diagnose } from '../host/diagnose.ts'
+import { diagnose, type HostNote } from '../host/diagnose.ts'
 import { observeHost } from '../host/host-state.ts'
 import type { BackendView, Doctor } from '../model/api/host.ts'
 import { listNodes, type NodeRow } from '../store/nodes.ts'
@@ -24,9 +24,16 @@ export async function doctorReport(
     kernel: release(),
     notes: [
       ...diagnose(await observeHost(agentPath())),
+      ...(await backendNotes(ringfence)),
       ...(nodes ? nodeNotes(await nodes().catch(() => undefined)) : []),
     ],
   }
+}
+
+/** What backends have to say to the administrator; one that cannot be asked has said why in its row. */
+async function backendNotes({ registry }: Ringfence): Promise<readonly HostNote[]> {
+  const notes = registry.list().map(async (backend) => (await backend.notes?.().catch(() => [])) ?? [])
+  return (await Promise.all(notes)).flat()
 }
 
 /** The nodes of the cluster in the database of this configuration. */

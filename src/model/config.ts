@@ -195,6 +195,52 @@ const clusterShape = object({
   max_waiting: optional(number({ integer: true, min: 0, max: 100_000 })),
   wait_secs: optional(number({ min: 0, max: 600 })),
 })
+/** A name as Kubernetes has them. */
+const kubernetesName = () => text({ max: 253 })
+
+/** Pods of a Kubernetes cluster as sandboxes. */
+const kubernetesShape = object({
+  /** The file that says how to reach the cluster. Default: the service account of the Pod that this server runs in. */
+  kubeconfig: optional(text()),
+  context: optional(kubernetesName()),
+  namespace: optional(kubernetesName()),
+  /** The image with the guest agent and the channel (`npm run image:pod`). */
+  agent_image: text({ max: 512 }),
+  /** The image of sandboxes that name none. */
+  image: optional(text({ max: 512 })),
+  image_pull_policy: optional(oneOf('Always', 'IfNotPresent', 'Never')),
+  image_pull_secrets: optional(list(kubernetesName())),
+  node_selector: optional(record(text({ max: 63, empty: true }), /^[\w./-]{1,317}$/)),
+  tolerations: optional(
+    list(
+      object({
+        key: optional(text({ max: 317 })),
+        operator: optional(oneOf('Exists', 'Equal')),
+        value: optional(text({ max: 63 })),
+        effect: optional(oneOf('NoSchedule', 'PreferNoSchedule', 'NoExecute')),
+      }),
+    ),
+  ),
+  runtime_class: optional(kubernetesName()),
+  priority_class: optional(kubernetesName()),
+  /** Limits of a sandbox that asks for none. */
+  cpus: optional(number({ above: 0, max: 4096 })),
+  memory_mb: optional(positive(2 ** 30)),
+  disk_mb: optional(positive(2 ** 30)),
+  /** How long a Pod may take to start. */
+  start_secs: optional(positive(3600)),
+  /** How long a Pod lives at most, also when this server is gone. */
+  max_lifetime_secs: optional(positive(2 ** 31)),
+  /** Pods that a server keeps ready for each kind of requested sandbox. */
+  ready: optional(number({ integer: true, min: 0, max: 64 })),
+  /** Where the Pod's channel listens. */
+  port: optional(number({ integer: true, min: 1024, max: 65_535 })),
+  /** Guarantees that sandboxes may do without although they need them. */
+  waive: optional(list(oneOf(...GUARANTEE_NAMES))),
+})
+/** `[kubernetes]`. */
+export type KubernetesConfig = Infer<typeof kubernetesShape>
+
 /** Where a cluster keeps archives. */
 const storageShape = object({
   /** `https://host/bucket`, and a prefix of names if the bucket has other things too. */
@@ -316,6 +362,8 @@ export const configShape = object({
       driver: optional(oneOf(...MICROVM_DRIVERS)),
     }),
   ),
+  /** Absent: the backend `kubernetes` is off. */
+  kubernetes: optional(kubernetesShape),
   /** This server is one of several on one PostgreSQL. */
   cluster: optional(clusterShape),
   storage: optional(storageShape),

@@ -64,11 +64,11 @@ export async function makeWorld(probe: string): Promise<World> {
   const datagrams = await datagramListener()
   const abstract = `rf-world-${process.pid}-${port}`
   const socket = await pythonListener(abstract, join(outside[0] as string, DATAGRAM_SOCKET))
-  const sleeper = spawn('sleep', ['600'], { env: { RF_SECRET: SECRET }, stdio: 'ignore' })
+  const sleeper = spawn('sleep', ['3600'], { env: { RF_SECRET: SECRET }, stdio: 'ignore' })
   const file = join(outside[0] as string, 'runner')
   copyFileSync(realpathSync('/bin/sleep'), file)
   chmodSync(file, 0o755)
-  const runner = spawn(file, ['600'], { stdio: 'ignore' })
+  const runner = spawn(file, ['3600'], { stdio: 'ignore' })
   const shm = Number(execFileSync(probe, ['shm-make', SECRET], { encoding: 'utf8' }))
   return {
     workspace,
@@ -147,7 +147,7 @@ s.listen(9)
 d=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM)
 d.bind(sys.argv[2])
 print("up",flush=True)
-time.sleep(600)`
+time.sleep(3600)`
   const python = ['/usr/bin/python3', '/usr/local/bin/python3'].find((path) => existsSync(path))
   if (!python) return { close: () => {} }
   const child = spawn(python, ['-c', script, name, path], { stdio: ['ignore', 'pipe', 'ignore'] })

@@ -46,9 +46,23 @@ const END_REASONS = [
   'failed',
   'volume-full',
   'node-lost',
+  'evicted',
+  'preempted',
 ] as const
 /** Why a sandbox ended. */
 export type EndReason = (typeof END_REASONS)[number]
+
+/** Why a sandbox ended by itself, from the words of its backend. */
+export function endReasonOf(why: string): EndReason {
+  if (why.startsWith('node lost')) return 'node-lost'
+  if (why.startsWith('evicted')) return 'evicted'
+  if (why.startsWith('preempted')) return 'preempted'
+  return /memory|oom/i.test(why) ? 'oom' : 'crashed'
+}
+
+/** Nobody asked for these ends. */
+export const isFailure = (reason: EndReason): boolean =>
+  ['crashed', 'oom', 'node-lost', 'evicted', 'preempted'].includes(reason)
 
 /** Whether a transition is allowed. */
 export const mayMove = (from: State, to: State): boolean => NEXT[from].includes(to)

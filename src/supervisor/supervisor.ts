@@ -24,7 +24,7 @@ import type { OutputBudget } from './exec/output-budget.ts'
 import { Freeze } from './freeze.ts'
 import type { Made } from './gate.ts'
 import type { Instance } from './instance.ts'
-import { ENDED, type EndReason, isEnded, type State } from './lifecycle.ts'
+import { ENDED, type EndReason, endReasonOf, isEnded, isFailure, type State } from './lifecycle.ts'
 import type { LiveSandbox } from './live-sandbox.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
 import { type Created, type CreateRequest, Provisioner, type SandboxView } from './provisioner.ts'
@@ -411,8 +411,8 @@ export class Supervisor {
       const closed = entry.sandbox ? entry.sandbox.close() : this.#parts.suspended?.remove(entry.id)
       // The sandbox is closed in any case; a failed record is reported afterwards.
       const [record, close] = await Promise.allSettled([noted, closed])
-      const state: State = close.status === 'fulfilled' && reason !== 'crashed' ? 'destroyed' : 'failed'
-      await this.#ended(entry, reason === 'oom' ? 'failed' : state, why)
+      const state: State = close.status === 'fulfilled' && !isFailure(reason) ? 'destroyed' : 'failed'
+      await this.#ended(entry, state, why)
       if (record.status === 'rejected') throw record.reason
     })
   }
@@ -421,7 +421,7 @@ export class Supervisor {
     if (entry.state === 'destroying' || isEnded(entry.state)) return Promise.resolve()
     // Its own clock was faster than ours: it starts again as soon as this server has its lease, here or elsewhere.
     if (why.includes(LEASE_ENDED) && entry.restarts) return Promise.resolve(this.#release(entry))
-    return this.#stop(entry, /memory|oom/i.test(why) ? 'oom' : 'crashed', why)
+    return this.#stop(entry, endReasonOf(why), why)
   }
 
   async #ended(entry: LiveSandbox, state: State, reason: string): Promise<void> {

@@ -63,6 +63,8 @@ const MODULES: readonly Module[] = [
     name: 'backends',
     holds: '`backend.ts` (the contract), `registry.ts`, and one folder per isolation mechanism',
     imports: ['model', 'host'],
+    // Types only: `compose` loads it.
+    packages: ['@kubernetes/client-node'],
   },
   {
     name: 'wasm',
@@ -116,7 +118,7 @@ const ENTRY_MODULES: readonly Module[] = [
     holds: 'the composition root: the only code that reads the environment and connects all modules',
     imports: INNER,
     // Optional packages, where the caller has installed them.
-    packages: ['e2b', '@anthropic-ai/sdk', 'aws4fetch', ...TRACING],
+    packages: ['e2b', '@anthropic-ai/sdk', 'aws4fetch', '@kubernetes/client-node', ...TRACING],
   },
   {
     // Separate from `compose`, so that only `ringfence serve` loads the server.
@@ -184,6 +186,7 @@ const OUTSIDE: readonly (readonly [name: string, holds: string, imports: string]
     'a static C program: the native front of the command line, and the listener of the broker',
     '–',
   ],
+  ['guest/channel', 'a static C program: the end of the TLS channel in a Pod', '–'],
   ['guest/kernels', 'the code interpreter’s programs, run inside sandboxes', '–'],
   ['guest/node', 'makes Node’s own `fetch` inside a sandbox use the proxy', '–'],
   ['guest/qemu', 'makes an old QEMU open saved virtual machines read-only', '–'],

@@ -9,6 +9,7 @@ import { WritableRoots } from '../../src/host/root/writable-roots.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
 import { isFine, runSuite, runUses } from '../../src/prove/suite.ts'
 import { machineImages, machines } from '../backends/microvm-parts.ts'
+import { testBackend } from '../kubernetes/lab.ts'
 import { startDocker, startPodman, testImages, testState } from './engines.ts'
 import { MACHINE_SABOTAGES, SABOTAGES } from './sabotage.ts'
 import { makeWorld, packageRoot, planOf } from './world.ts'
@@ -16,7 +17,7 @@ import { makeWorld, packageRoot, planOf } from './world.ts'
 /**
  * The suite as a program, so that it can also run as another user and print itself for GUARANTEES.md.
  *   node dist/test/conformance.js [--json] [--only fs.read,…] [--few N] [--mutation] [--root]
- *     [--backend bubblewrap|docker|podman|gvisor|microvm] [--runsc PATH]
+ *     [--backend bubblewrap|docker|podman|gvisor|microvm|kubernetes] [--runsc PATH]
  */
 const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 if (!existsSync(agent)) throw new Error('the guest agent is not built: npm run setup')
@@ -35,6 +36,10 @@ async function tried(name: string): Promise<Tried> {
   if (name === 'microvm') {
     await machineImages()
     const backend = machines()
+    return { backend, close: () => backend.close() }
+  }
+  if (name === 'kubernetes') {
+    const backend = testBackend()
     return { backend, close: () => backend.close() }
   }
   const engine = await (name === 'podman' ? startPodman() : startDocker())

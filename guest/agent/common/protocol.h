@@ -4,7 +4,7 @@
 #define RINGFENCE_PROTOCOL_H
 
 /* Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-enum { PROTOCOL_VERSION = 8 };
+enum { PROTOCOL_VERSION = 9 };
 
 /* One frame is a letter (1 byte), an id (4 bytes), a length (4 bytes) and the payload; numbers are little endian. The id names a command or a stream; 0 is the sandbox itself. */
 enum frame_type {
@@ -150,6 +150,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("persistent", 0) \
   ROW("isolate", 0) \
   ROW("prefork", 0) \
+  ROW("free-bind", 0) \
   ROW("shared-network", 0) \
   ROW("trace", 0) \
   ROW("proxy-port", 1) /* PORT */ \

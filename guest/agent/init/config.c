@@ -73,6 +73,7 @@ static void set_option(const char *name, const char *const *arguments) {
   else if (!strcmp(name, "persistent")) options.persistent = true;
   else if (!strcmp(name, "isolate")) options.isolate = true;
   else if (!strcmp(name, "prefork")) options.prefork = true;
+  else if (!strcmp(name, "free-bind")) free_bind = true;
   else if (!strcmp(name, "shared-network")) options.shared_network = true;
   else if (!strcmp(name, "trace")) tracing = true;
   else if (!strcmp(name, "proxy-port")) options.proxy_port = atoi(arguments[0]);

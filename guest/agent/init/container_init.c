@@ -13,7 +13,7 @@
 
 /*
  * PID 1 of a container: an engine has created the namespaces and the mounts. The channel is the container's standard
- * input and output.
+ * input and output; in a Pod it is a Unix socket of the container beside it (guest/channel).
  *
  *   host ─ configure · filter · expect · go ─▶ check the mounts, drop privileges, confine, serve
  */
@@ -108,14 +108,37 @@ static void check_mounts(char *at, const char *end) {
   }
 }
 
+static void replace_standard_streams(void) {
+  int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (nothing < 0) _exit(EXIT_SETUP_FAILED);
+  for (int fd = 0; fd < 3; fd++) dup2(nothing, fd);
+  if (nothing > 2) close(nothing);
+}
+
 /* Moves the channel to high descriptors and replaces standard input, output and error by /dev/null. */
 static void move_channel(void) {
   control_fd = fcntl(0, F_DUPFD_CLOEXEC, 100);
   control_out = fcntl(1, F_DUPFD_CLOEXEC, 100);
-  int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (control_fd < 0 || control_out < 0 || nothing < 0) _exit(EXIT_SETUP_FAILED);
-  for (int fd = 0; fd < 3; fd++) dup2(nothing, fd);
-  if (nothing > 2) close(nothing);
+  if (control_fd < 0 || control_out < 0) _exit(EXIT_SETUP_FAILED);
+  replace_standard_streams();
+}
+
+enum { CONNECT_TRIES = 3000, CONNECT_PAUSE_US = 20000 };
+
+/* The container beside us creates the socket, and takes one connection only. */
+static void connect_channel(const char *path) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int tries = 0;
+  while (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address)) {
+    if (++tries == CONNECT_TRIES) die("%s: %s", path, strerror(errno));
+    usleep(CONNECT_PAUSE_US);
+  }
+  control_fd = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+  if (control_fd < 0) _exit(EXIT_SETUP_FAILED);
+  close(fd);
+  replace_standard_streams();
 }
 
 extern char **environ;
@@ -126,9 +149,7 @@ static void clear_environment(void) {
   *environ = NULL;
 }
 
-_Noreturn void container_main(void) {
-  clear_environment();
-  move_channel();
+_Noreturn static void serve_configured(void) {
   /* Tells the host that the container is up. A container in the warm pool waits here for its configuration. */
   send_frame(FRAME_WAITING, 0, "", 0);
   read_setup_frames();
@@ -144,4 +165,16 @@ _Noreturn void container_main(void) {
   if (has_root_user) keep_root_capabilities();
   else drop_privileges(false);
   serve_in_container(received.config, received.config_length, received.filter);
+}
+
+_Noreturn void container_main(void) {
+  clear_environment();
+  move_channel();
+  serve_configured();
+}
+
+_Noreturn void pod_main(const char *path) {
+  clear_environment();
+  connect_channel(path);
+  serve_configured();
 }

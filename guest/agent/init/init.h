@@ -11,6 +11,8 @@ _Noreturn void serve_in_container(char *config, size_t length, int filter);
 
 /* container_init.c: PID 1 of a container that an engine made. The configuration comes over the channel. */
 _Noreturn void container_main(void);
+/* The same in a Pod: the channel is a Unix socket that the container beside it creates. */
+_Noreturn void pod_main(const char *path);
 /* A seccomp filter as a descriptor that seccomp_load() can read. */
 int filter_to_memfd(const char *bytes, size_t length);
 

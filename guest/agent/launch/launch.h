@@ -26,4 +26,14 @@ _Noreturn void container_root_main(const char *pid, const char *directory);
 /* overlay_changes.c: `changes UPPER` lists what the upper directory of an overlay holds. */
 int list_overlay_changes(const char *upper);
 
+/*
+ * pod_setup.c: the init container of a Pod: `pod-install DIRECTORY PASSWD GROUP [FILE…]` copies the agent, writes the names of users and
+ * groups and creates files that are mounted. Returns the exit code.
+ */
+int pod_install(char **argv);
+/* Fills one of those files with the first file of the tar stream on standard input. */
+int pod_fill_file(const char *path);
+/* Exits with 0 when a Pod reaches the cluster's API, with 3 when it does not. */
+int pod_reach(int tries);
+
 #endif

@@ -136,7 +136,8 @@ static void add_file_rules(struct sock_filter *code, int *at) {
 #ifdef SYS_open
   notify_open(code, at, SYS_open, 1);
 #endif
-  for (size_t i = 0; i < LENGTH(SUPERVISED_CALLS); i++) notify_call(code, at, SUPERVISED_CALLS[i]);
+  for (size_t i = 0; i < LENGTH(SUPERVISED_CALLS); i++)
+    if (SUPERVISED_CALLS[i] != SYS_bind || !free_bind) notify_call(code, at, SUPERVISED_CALLS[i]);
   for (size_t i = 0; i < LENGTH(UNSUPPORTED_CALLS); i++)
     return_when_equal(code, at, (unsigned)UNSUPPORTED_CALLS[i], SECCOMP_RET_ERRNO | ENOSYS);
   return_when_equal(code, at, LANDLOCK_CREATE_RULESET, SECCOMP_RET_ERRNO | EOPNOTSUPP);

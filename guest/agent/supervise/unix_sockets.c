@@ -5,6 +5,7 @@
 #include <linux/stat.h>
 
 struct strings host_mounts, host_sockets;
+bool free_bind;
 
 bool supervises_sockets(void) { return host_mounts.count > 0; }
 

@@ -9,6 +9,11 @@
 
 /* Mounts of the host's files, and sockets of the host that the plan grants; guest paths. */
 extern struct strings host_mounts, host_sockets;
+/*
+ * `bind` is not supervised: the sandbox has only copies of the host's files, and sockets are never copied back. PLATFORM: the filter of
+ * some container engines refuses pidfd_getfd, without which PID 1 cannot bind a caller's socket.
+ */
+extern bool free_bind;
 
 /* Whether connections to Unix sockets have to be checked: programs of the host may listen on sockets in a mount. */
 bool supervises_sockets(void);

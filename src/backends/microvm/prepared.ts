@@ -1,18 +1,16 @@
 import type { Duplex } from 'node:stream'
 import { READY_FILLED, READY_TOKEN, USER_UID } from '../../host/guest/protocol.ts'
 import { SandboxError } from '../../model/errors.ts'
-import type { Mount, Plan } from '../../model/plan.ts'
+import type { Plan } from '../../model/plan.ts'
 import { userFor } from '../container-files.ts'
 import { ContainerTransport } from '../container-handle.ts'
-import { CopyIn, type Manifest } from '../copy-in.ts'
+import type { SharedMount } from '../copy-back.ts'
+import { CopyIn } from '../copy-in.ts'
 import { containerFields } from '../guest-config.ts'
 import type { GuestTransport } from '../guest-sandbox.ts'
 import { isLarge, makeInputs } from './files/inputs.ts'
 import type { GuestMachine } from './guest-machine.ts'
 import { containerSettingFields, guestMountsOf } from './machine-config.ts'
-
-/** A host directory that the guest has a writable copy of. */
-export type SharedMount = { readonly mount: Mount; readonly manifest: Manifest }
 
 /** For tests only: damages what a machine is told and given, to verify that the attack tests notice. */
 export type MachineSabotage = {

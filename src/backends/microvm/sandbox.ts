@@ -1,23 +1,13 @@
 import { statSync } from 'node:fs'
 import { copyDisk } from '../../host/root/disk-image.ts'
-import type { Command, ExecResult, Violation } from '../../model/command.ts'
+import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { RunningCommand, StartIo, Usage } from '../backend.ts'
 import { ContainerSandbox } from '../container-handle.ts'
-import { TarReader } from '../tar/reader.ts'
-import { CopyOut, type ProtectedNameOf, type SkippedPath } from './files/copy-out.ts'
-import type { Prepared, SharedMount } from './prepared.ts'
+import { CopyBack, type CopyRules } from '../copy-back.ts'
+import type { Prepared } from './prepared.ts'
 
-/** How files are copied back from a machine. */
-export type CopyBack = {
-  readonly refuses: ProtectedNameOf
-  /** The limit of all bytes that are copied back. */
-  readonly most: number
-}
-
-const MAX_ENTRIES = 1_000_000
-const MAX_NOTED = 64
 const LAST_MS = 120_000
 
 /**
@@ -28,15 +18,19 @@ export class MicrovmSandbox extends ContainerSandbox {
   readonly #plan: Plan
   readonly #prepared: Prepared
   readonly #back: CopyBack
-  readonly #since = new Map<string, string>()
-  #taking: Promise<unknown> = Promise.resolve()
   #closing: Promise<void> | undefined
 
-  constructor(plan: Plan, prepared: Prepared, back: CopyBack) {
+  constructor(plan: Plan, prepared: Prepared, rules: CopyRules) {
     super(plan, prepared.transport, prepared.machine)
     this.#plan = plan
     this.#prepared = prepared
-    this.#back = back
+    this.#back = new CopyBack({
+      plan,
+      files: this.files,
+      shared: prepared.shared,
+      since: prepared.since,
+      ...rules,
+    })
   }
 
   override usage(): Usage | undefined {
@@ -76,17 +70,7 @@ export class MicrovmSandbox extends ContainerSandbox {
 
   override async start(command: Command, io: StartIo = {}): Promise<RunningCommand> {
     const running = await super.start(command, io)
-    if (this.#prepared.shared.length === 0) return running
-    const result = running.result.then((ended) => this.#settle(ended))
-    result.catch(() => {})
-    return {
-      pid: running.pid,
-      result,
-      write: (data) => running.write(data),
-      endInput: () => running.endInput(),
-      signal: (signal) => running.signal(signal),
-      resize: (size) => running.resize(size),
-    }
+    return this.#back.after(running)
   }
 
   override close(): Promise<void> {
@@ -111,42 +95,7 @@ export class MicrovmSandbox extends ContainerSandbox {
     if (this.isPaused) await this.resume()
     const session = await this.#prepared.transport.session()
     session.freeze(true)
-    await this.#takeBack()
-  }
-
-  async #settle(ended: ExecResult): Promise<ExecResult> {
-    const left = await this.#takeBack().catch((error: Error): SkippedPath[] => [
-      { path: error.message, why: 'refused' },
-    ])
-    return left.length === 0
-      ? ended
-      : { ...ended, violations: [...ended.violations, ...left.slice(0, MAX_NOTED).map(violationOf)] }
-  }
-
-  /** One at a time: parallel copies would take each other's changes for changes of the host. */
-  #takeBack(): Promise<readonly SkippedPath[]> {
-    const taken = this.#taking.then(() => this.#takeAll())
-    this.#taking = taken.catch(() => {})
-    return taken
-  }
-
-  async #takeAll(): Promise<readonly SkippedPath[]> {
-    const left: SkippedPath[] = []
-    for (const one of this.#prepared.shared) left.push(...(await this.#take(one)))
-    return left
-  }
-
-  async #take({ mount, manifest }: SharedMount): Promise<readonly SkippedPath[]> {
-    const { refuses, most } = this.#back
-    const source = this.files.changes(mount.target, this.#since.get(mount.target) ?? this.#prepared.since)
-    const reader = new TarReader(source, { entries: MAX_ENTRIES, bytes: most })
-    const out = new CopyOut(mount, manifest, this.#plan.protection, refuses)
-    const taken = await out.take(reader).catch((error: unknown) => {
-      void reader.close().catch(() => {})
-      throw error
-    })
-    if (taken.since !== undefined) this.#since.set(mount.target, taken.since)
-    return taken.left
+    await this.#back.take()
   }
 }
 
@@ -157,13 +106,3 @@ const tooLate = (): Promise<never> =>
   new Promise((_, reject) => {
     setTimeout(() => reject(new Error('the machine did not answer')), LAST_MS).unref()
   })
-
-const violationOf = ({ path, why }: SkippedPath): Violation => ({
-  guarantee: why === 'protected' ? 'fs.protect' : 'fs.write',
-  details:
-    why === 'protected'
-      ? `${path} is protected and was not copied back`
-      : why === 'changed'
-        ? `${path} was changed on the host meanwhile and was not copied back`
-        : `${path} could not be copied back`,
-})

@@ -39,7 +39,8 @@ export async function sendMounts(plan: Plan, files: GuestFiles): Promise<void> {
   for (const { target, text } of plan.files) await files.write(target, [Buffer.from(text)])
 }
 
-function* bounded({ real }: Mount, archive: Iterable<Uint8Array>): Generator<Uint8Array> {
+/** An archive that is not larger than what is sent to another machine. */
+export function* bounded({ real }: Mount, archive: Iterable<Uint8Array>): Generator<Uint8Array> {
   let size = 0
   for (const chunk of archive) {
     size += chunk.length

@@ -1,7 +1,7 @@
 // Generated from guest/protocol.json by scripts/protocol.mjs; do not edit.
 
 /** Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-export const PROTOCOL_VERSION = '8'
+export const PROTOCOL_VERSION = '9'
 
 /** Letters of the frames that the agent sends. */
 export const AGENT_FRAMES = {
@@ -232,6 +232,7 @@ export const CONFIG_FIELDS: Readonly<Record<string, number>> = {
   persistent: 0,
   isolate: 0,
   prefork: 0,
+  'free-bind': 0,
   'shared-network': 0,
   trace: 0,
   'proxy-port': 1, // PORT

@@ -147,6 +147,37 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   microvm: 'Virtual machines.',
   'microvm.driver':
     'The hypervisor. Only `qemu` runs sandboxes today; `ringfence doctor` says what the others lack on this host.',
+  kubernetes:
+    'Sandboxes as Pods of a Kubernetes cluster. Without this table the backend `kubernetes` is off. See [kubernetes.md](kubernetes.md).',
+  'kubernetes.kubeconfig':
+    'File that says how to reach the cluster. Absent: the service account of the Pod that the server runs in.',
+  'kubernetes.context': 'The context of that file. Absent: its current one.',
+  'kubernetes.namespace': ['The namespace of the Pods.', 'ringfence'],
+  'kubernetes.agent_image':
+    'The image with the guest agent and the channel, which `npm run image:pod` builds.',
+  'kubernetes.image': 'The image of sandboxes that name none. Absent: such sandboxes are refused.',
+  'kubernetes.image_pull_policy': ['When the cluster pulls images.', 'IfNotPresent'],
+  'kubernetes.image_pull_secrets': 'Secrets of the namespace with the credentials of registries.',
+  'kubernetes.node_selector': 'Labels of the nodes that may run sandboxes.',
+  'kubernetes.tolerations': 'Taints of nodes that sandboxes tolerate.',
+  'kubernetes.tolerations.key': 'The taint. Absent: every taint.',
+  'kubernetes.tolerations.operator': ['Whether the value has to be equal.', 'Equal'],
+  'kubernetes.tolerations.value': 'The value of the taint.',
+  'kubernetes.tolerations.effect': 'The effect of the taint. Absent: every effect.',
+  'kubernetes.runtime_class': "The RuntimeClass of the Pods. Absent: the cluster's default.",
+  'kubernetes.priority_class': "The PriorityClass of the Pods. Absent: the cluster's default.",
+  'kubernetes.cpus': ['CPUs of a sandbox that asks for no number.', 1],
+  'kubernetes.memory_mb': ['Memory of a sandbox that asks for no limit, in MiB.', 1024],
+  'kubernetes.disk_mb': ['Disk space of a sandbox that asks for no limit, in MiB.', 1024],
+  'kubernetes.start_secs': ['How long a Pod may take to start.', 120],
+  'kubernetes.max_lifetime_secs': [
+    'How long a Pod lives at most. The cluster ends it then, also when the server is gone.',
+    86_400,
+  ],
+  'kubernetes.ready': ['Pods that a server keeps ready for each kind of requested sandbox.', 0],
+  'kubernetes.port': ["The port of the Pod's channel.", 7443],
+  'kubernetes.waive':
+    'Guarantees that sandboxes on this backend may do without, such as `net.fetch` on a cluster that does not enforce NetworkPolicy. Recorded with every sandbox.',
   storage:
     'An S3-compatible store for the archives of a cluster. Credentials come from `RINGFENCE_STORAGE_KEY_ID` and `RINGFENCE_STORAGE_SECRET`, or from `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.',
   'storage.url': 'The bucket, and a prefix if it has other things too: `https://host/bucket/prefix`.',

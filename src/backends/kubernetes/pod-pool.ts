@@ -1,0 +1,147 @@
+import { createHash } from 'node:crypto'
+import { monotonicMs } from '../../host/clock.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Plan } from '../../model/plan.ts'
+import type { PodView } from './cluster-api.ts'
+import { podOf } from './launch.ts'
+import { type PodParts, SandboxPod } from './pod.ts'
+import { endProblem, isRunning } from './pod-state.ts'
+
+/** The label of Pods that belong to nobody yet; its value is their kind. */
+const POOL = 'ringfence.dev/pool'
+/** A Pod that nobody took ends itself after this time. */
+const POOL_SECS = 3600
+const LOCK_SECS = 30
+const MAX_KINDS = 16
+const REFILL_MS = 200
+const LOOK_MS = 60_000
+const TRIES = 3
+
+type Kind = { readonly plan: Plan; readonly image: string; usedAt: number }
+
+/**
+ * Pods that run and wait for a sandbox. All servers of a namespace share them: a Pod is claimed by one conditional update, so that
+ * of two servers one gets it. INVARIANT: Pods are created only while holding the kind's lock and after counting, so that there are
+ * never more than configured.
+ * SECURITY: nothing has run in them, and they contain nothing of a tenant; everything else is configured after the claim.
+ */
+export class PodPool {
+  readonly #parts: PodParts
+  readonly #size: number
+  readonly #kinds = new Map<string, Kind>()
+  readonly #filling = new Map<string, Promise<void>>()
+  #timer: NodeJS.Timeout | undefined
+  #isClosed = false
+
+  constructor(parts: PodParts, size: number) {
+    this.#parts = parts
+    this.#size = size
+  }
+
+  /** A Pod for this plan, or undefined; the pool is filled again in the background. */
+  async take(plan: Plan, image: string): Promise<SandboxPod | undefined> {
+    if (this.#size === 0) return undefined
+    const kind = this.#kindOf(plan, image)
+    this.#remember(kind, plan, image)
+    try {
+      return await this.#claim(kind)
+    } finally {
+      setTimeout(() => void this.fill(kind).catch(() => {}), REFILL_MS).unref()
+    }
+  }
+
+  /** Removes the Pods that this process created and nobody took. */
+  async close(): Promise<void> {
+    this.#isClosed = true
+    clearInterval(this.#timer)
+    await Promise.allSettled(this.#filling.values())
+    if (this.#size === 0) return
+    const own = Object.entries(this.#parts.labels).map(([name, value]) => `${name}=${value}`)
+    const { pods } = await this.#parts.api.listPods([POOL, ...own].join(','))
+    await Promise.all(pods.map((pod) => this.#parts.api.deletePod(pod.metadata?.name ?? '', 0)))
+  }
+
+  /** Creates what is missing of a kind. One at a time in this process, and by the lock in the namespace. */
+  fill(kind: string): Promise<void> {
+    const running = this.#filling.get(kind)
+    if (running || this.#isClosed) return running ?? Promise.resolve()
+    const filling = this.#fill(kind).finally(() => this.#filling.delete(kind))
+    this.#filling.set(kind, filling)
+    return filling
+  }
+
+  #remember(kind: string, plan: Plan, image: string): void {
+    this.#kinds.delete(kind)
+    this.#kinds.set(kind, { plan, image, usedAt: monotonicMs() })
+    for (const old of [...this.#kinds.keys()].slice(0, -MAX_KINDS)) this.#kinds.delete(old)
+    this.#timer ??= setInterval(() => this.#look(), LOOK_MS).unref()
+  }
+
+  /** Pods of the pool may end without us; a kind that nobody asked for in an hour is not kept. */
+  #look(): void {
+    for (const [kind, { usedAt }] of this.#kinds) {
+      if (monotonicMs() - usedAt > POOL_SECS * 1000) this.#kinds.delete(kind)
+      else void this.fill(kind).catch(() => {})
+    }
+  }
+
+  async #claim(kind: string): Promise<SandboxPod | undefined> {
+    for (let tries = 0; tries < TRIES; tries++) {
+      const { pods } = await this.#parts.api.listPods(`${POOL}=${kind}`)
+      const ready = pods.filter(isFree)
+      if (ready.length === 0) return undefined
+      for (const pod of ready) {
+        const claimed = await this.#tryClaim(pod)
+        if (claimed) return SandboxPod.adopt(this.#parts, claimed)
+      }
+    }
+    return undefined
+  }
+
+  /** The cluster refuses the update if anybody changed the Pod since we saw it. */
+  async #tryClaim({ metadata }: PodView): Promise<PodView | undefined> {
+    const { labels, owner, api } = this.#parts
+    const ownerReferences = owner ? [{ apiVersion: 'v1', kind: 'Pod', ...owner }] : []
+    try {
+      return await api.claimPod(metadata?.name ?? '', {
+        resourceVersion: metadata?.resourceVersion,
+        labels: { ...labels, [POOL]: null },
+        ownerReferences,
+      })
+    } catch (error) {
+      const lost = error instanceof SandboxError && ['conflict', 'not-found'].includes(error.code)
+      if (lost) return undefined
+      throw error
+    }
+  }
+
+  async #fill(kind: string): Promise<void> {
+    const wanted = this.#kinds.get(kind)
+    const { api, labels } = this.#parts
+    const holder = Object.values(labels).join('.')
+    if (!wanted || !(await api.lock(`ringfence-pool-${kind}`, holder, LOCK_SECS))) return
+    try {
+      const { pods } = await api.listPods(`${POOL}=${kind}`)
+      for (const pod of pods.filter(endProblem)) await api.deletePod(pod.metadata?.name ?? '', 0)
+      const missing = this.#size - pods.filter((pod) => !endProblem(pod)).length
+      for (let made = 0; made < missing && !this.#isClosed; made++) await this.#create(kind, wanted)
+    } finally {
+      await api.unlock(`ringfence-pool-${kind}`, holder)
+    }
+  }
+
+  async #create(kind: string, { plan, image }: Kind): Promise<void> {
+    const options = { image, patienceSecs: POOL_SECS, labels: { [POOL]: kind } }
+    await SandboxPod.prepare(this.#parts, plan, options)
+  }
+
+  /** INVARIANT: the whole specification of the Pod. */
+  #kindOf(plan: Plan, image: string): string {
+    const context = { name: '', uid: 0, image, labels: {}, annotations: {}, patienceSecs: POOL_SECS }
+    const { spec } = podOf(plan, this.#parts.settings, context)
+    return createHash('sha256').update(JSON.stringify(spec)).digest('hex').slice(0, 32)
+  }
+}
+
+const isFree = (pod: PodView): boolean =>
+  isRunning(pod) && !endProblem(pod) && pod.metadata?.deletionTimestamp === undefined
