@@ -243,7 +243,12 @@ describe('the JSON schema', () => {
     const open: string[] = []
     // Variables and headers have names of the operator's choice; their values are texts.
     const isRecord = (at: string): boolean =>
-      ['config.mcp[].headers', 'config.mcp[].env', 'config.cluster.labels'].includes(at)
+      [
+        'config.mcp[].headers',
+        'config.mcp[].env',
+        'config.cluster.labels',
+        'config.kubernetes.node_selector',
+      ].includes(at)
     const visit = (schema: JsonSchema, at: string): void => {
       if (schema.type === 'object' && schema.additionalProperties !== false && !isRecord(at)) open.push(at)
       for (const [name, inner] of Object.entries((schema.properties ?? {}) as Record<string, JsonSchema>))

@@ -258,4 +258,4 @@ function paxOf(record: string): Buffer {
   return Buffer.concat([header('x', record.length), body, header('0', 0), Buffer.alloc(1024)])
 }
 
-test('the rig speaks the protocol that the host does', () => expect(PROTOCOL_VERSION).toBe('8'))
+test('the rig speaks the protocol that the host does', () => expect(PROTOCOL_VERSION).toBe('9'))
