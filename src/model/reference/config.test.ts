@@ -51,7 +51,7 @@ describe('the reference of the configuration', () => {
 
   test('names only defaults that the file could contain', () => {
     for (const { path, schema } of withDefault.filter(
-      ({ path }) => path.length === 2 && !['mcp', 'tenant'].includes(path[0] as string),
+      ({ path }) => path.length === 2 && !['mcp', 'tenant', 'kubernetes'].includes(path[0] as string),
     )) {
       const [table, name] = path as [string, string]
       expect(

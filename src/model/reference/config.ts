@@ -161,7 +161,7 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   'kubernetes.node_selector': 'Labels of the nodes that may run sandboxes.',
   'kubernetes.tolerations': 'Taints of nodes that sandboxes tolerate.',
   'kubernetes.tolerations.key': 'The taint. Absent: every taint.',
-  'kubernetes.tolerations.operator': ['Whether the value has to be equal.', 'Equal'],
+  'kubernetes.tolerations.operator': 'Whether the value has to be equal. Absent: `Equal`.',
   'kubernetes.tolerations.value': 'The value of the taint.',
   'kubernetes.tolerations.effect': 'The effect of the taint. Absent: every effect.',
   'kubernetes.runtime_class': "The RuntimeClass of the Pods. Absent: the cluster's default.",
