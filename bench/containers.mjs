@@ -17,7 +17,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { docker, gvisor, planOf, startDocker, testImages, testState, whyNot } from '../dist/bench/library.js'
-import { goal, skipped } from './goals.mjs'
+import { goal, percentile, skipped } from './goals.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const agent = join(root, 'dist', 'guest', 'ringfence-agent')
@@ -53,18 +53,21 @@ async function measure(rows) {
       await after?.()
     }
   return new Map(
-    [...times].map(([name, all]) => [name, all.sort((a, b) => a - b)[Math.floor(all.length / 2)]]),
+    [...times].map(([name, all]) => [name, { median: percentile(all, 0.5), p99: percentile(all, 0.99) }]),
   )
 }
 
-function show(title, medians, promises) {
+function show(title, results, promises) {
   process.stdout.write(`\n${title} (median of ${rounds})\n`)
-  for (const [name, ms] of medians)
-    process.stdout.write(`  ${name.padEnd(48)} ${ms.toFixed(1).padStart(8)} ms\n`)
+  for (const [name, { median, p99 }] of results)
+    process.stdout.write(
+      `  ${name.padEnd(48)} ${median.toFixed(1).padStart(8)} ms   p99 ${p99.toFixed(1)} ms\n`,
+    )
   for (const [name, peer, most] of promises) {
-    const ratio = medians.get(name) / medians.get(peer)
+    const beside = results.get(peer)?.median
+    const ratio = results.get(name)?.median / beside
     if (name === 'ringfence gvisor: create + first command' && peer === 'runsc run')
-      goal('gVisor: create + first command ÷ runsc run', ratio)
+      goal('gVisor: create + first command ÷ runsc run', ratio, results.get(name).p99 / beside)
     const verdict = most === undefined ? '' : ratio <= most ? 'met' : 'MISSED'
     const promise = most === undefined ? 'no target' : `target ${most}`
     process.stdout.write(`  ${verdict.padEnd(6)} ${name} : ${peer} = ${ratio.toFixed(2)} (${promise})\n`)

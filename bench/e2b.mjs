@@ -3,7 +3,7 @@
  * through E2B's unmodified client over HTTP. No pool; one after the other, staggered by 200 ms, then all at once.
  */
 import { spawn, spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -75,6 +75,32 @@ async function together(name, delay) {
   await Promise.all(fine.map((one) => one.sandbox.kill()))
 }
 
+const FILE_BYTES = 100 * 1024 * 1024
+
+/** A file of 100 MB through the client, beside `cp` of the same file. */
+async function files(sandbox) {
+  const bytes = new Uint8Array(FILE_BYTES).fill(97)
+  const [from, to] = [join(home, 'large'), join(home, 'copy')]
+  writeFileSync(from, bytes)
+  const times = { cp: [], write: [], read: [] }
+  const timed = async (name, work) => {
+    const started = performance.now()
+    await work()
+    times[name].push(performance.now() - started)
+  }
+  for (let round = 0; round < 5; round++) {
+    await timed('cp', async () => spawnSync('cp', [from, to]))
+    await timed('write', () => sandbox.files.write('large', bytes.buffer))
+    await timed('read', async () => {
+      for await (const _ of await sandbox.files.read('large', { format: 'stream' }));
+    })
+  }
+  for (const name of ['write', 'read']) {
+    row(`${name} 100 MB`, times[name])
+    goal(`E2B client: ${name} 100 MB ÷ cp`, at(times[name], 0.5) / at(times.cp, 0.5))
+  }
+}
+
 try {
   for (let warm = 0; warm < 5; warm++) await (await interactive()).sandbox.kill()
   const totals = []
@@ -96,6 +122,7 @@ try {
     warm.push(performance.now() - started)
   }
   row('a command in a warm sandbox (`true`)', warm)
+  await files(sandbox)
   await sandbox.kill()
   await together(`staggered: ${burst}, one every ${STAGGER_MS} ms`, STAGGER_MS)
   await together(`burst of ${burst}`, 0)

@@ -172,13 +172,14 @@ const SIZES = { ROUNDS: String(rounds), REQUESTS: String(requests), BULK_MB: Str
 const outside = async (form, port, at) =>
   JSON.parse((await run(process.execPath, [self, 'client', form, port, at])).stdout)
 
-/** A workspace that contains this file, so that it can run as the client inside the sandbox. */
+/** A workspace that contains this file and what it imports, so that it can run as the client inside the sandbox. */
 function workspace() {
   const home = mkdtempSync(join(tmpdir(), 'rf-bench-'))
   const dir = join(home, 'workspace')
   mkdirSync(dir)
   const client = join(dir, 'proxy.mjs')
   copyFileSync(self, client)
+  copyFileSync(join(dirname(self), 'goals.mjs'), join(dir, 'goals.mjs'))
   return { home, dir, argv: (form, port, at) => [process.execPath, client, 'client', form, String(port), at] }
 }
 

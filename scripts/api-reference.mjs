@@ -152,7 +152,13 @@ function entryOf(checker, symbol) {
     const lines = target.declarations.map((one) => plain(one.getText().replace(/^(export )?declare /, '')))
     return { kind: 'function', said, text: lines.join('\n') }
   }
-  return { kind: 'value', said, text: checker.typeToString(checker.getTypeOfSymbol(target)) }
+  // As it is declared: what the checker prints of a large type depends on the order in which it met the parts.
+  const declared = target.valueDeclaration?.type?.getText()
+  return {
+    kind: 'value',
+    said,
+    text: plain(declared ?? checker.typeToString(checker.getTypeOfSymbol(target))),
+  }
 }
 
 function membersOf(checker, node) {

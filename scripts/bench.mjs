@@ -1,12 +1,13 @@
 /**
  * `npm run bench [-- --json] [-- --only PART]`: installs the tools to compare with, if they are available, measures all in one
- * run, prints the goals last and adds a line to bench/history.jsonl.
+ * run, prints the goals last and, after a complete run, adds a line to bench/history.jsonl and updates docs/performance.md.
  */
 import { spawnSync } from 'node:child_process'
 import { appendFileSync, existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { collect, goalTable, historyLine } from '../bench/goals.mjs'
+import { writePerformance } from './performance.mjs'
 import { root, setup } from './setup.mjs'
 
 setup()
@@ -49,7 +50,10 @@ for (const part of [
 }
 const report = collect(results)
 rmSync(scratch, { recursive: true, force: true })
-if (only === undefined) appendFileSync(join(bench, 'history.jsonl'), historyLine(report, root))
+if (only === undefined) {
+  appendFileSync(join(bench, 'history.jsonl'), historyLine(report, root))
+  writePerformance()
+}
 process.stdout.write(
   json ? `${JSON.stringify(report, null, 2)}\n` : `\ngoals\n${goalTable(report, only !== undefined)}\n`,
 )

@@ -1,6 +1,10 @@
-/** Writes GUARANTEES.md from real runs of the conformance suite, one for each available backend. */
+/**
+ * Writes GUARANTEES.md from real runs of the conformance suite, one for each available backend.
+ *   node scripts/guarantees.mjs
+ *   node scripts/guarantees.mjs --column NAME [--report FILE]   runs one column, or reads what `conformance.js --json` printed, and keeps the others
+ */
 import { spawnSync } from 'node:child_process'
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { GUARANTEES } from '../dist/index.js'
 import { output, root, setup } from './setup.mjs'
@@ -17,11 +21,19 @@ const WALLS = [
   ['gvisor', ['--backend', 'gvisor']],
   ['microvm, emulated', ['--backend', 'microvm']],
   ['microvm, emulated, as root of a writable root', ['--backend', 'microvm', '--root']],
-  // On a cluster that whoever runs this has started (test/kubernetes/lab.ts).
+  // Only on a cluster that is running already (test/kubernetes/lab.ts).
   ...(process.env.RINGFENCE_TEST_KUBECONFIG ? [['kubernetes', ['--backend', 'kubernetes']]] : []),
 ]
 
-const reports = WALLS.map(([name, args]) => {
+const argument = (name) => {
+  const at = process.argv.indexOf(name)
+  return at < 0 ? undefined : process.argv[at + 1]
+}
+const only = argument('--column')
+const finished = argument('--report')
+
+const reports = WALLS.filter(([name]) => only === undefined || name === only).map(([name, args]) => {
+  if (finished) return { name, rows: JSON.parse(readFileSync(finished, 'utf8')).rows }
   process.stdout.write(`${name}\n`)
   const { stdout, stderr } = spawnSync(
     process.execPath,
@@ -31,6 +43,7 @@ const reports = WALLS.map(([name, args]) => {
   if (!stdout) throw new Error(stderr)
   return { name, rows: JSON.parse(stdout).rows }
 })
+if (reports.length === 0) throw new Error(`there is no column \`${only}\``)
 const bubblewrap = reports[0]
 
 const rowsOf = (report, name) => report.rows.filter((row) => row.guarantee === name)
@@ -83,13 +96,45 @@ const ESCAPES = [
   ['typing into a terminal (`TIOCSTI`)', 'ipc.private', 'type into a terminal'],
 ]
 
+function escapeVerdict(report, guarantee, attack) {
+  const row = report.rows.find((one) => one.guarantee === guarantee && one.attack === attack)
+  return row?.verdict === 'not-applicable' ? 'no control' : (row?.verdict ?? '–')
+}
+
 const escapes = ESCAPES.map(([what, guarantee, attack]) => {
-  const verdicts = reports.map((report) => {
-    const row = report.rows.find((one) => one.guarantee === guarantee && one.attack === attack)
-    return row?.verdict === 'not-applicable' ? 'no control' : (row?.verdict ?? '–')
-  })
+  const verdicts = reports.map((report) => escapeVerdict(report, guarantee, attack))
   return `| ${what} | ${verdicts.join(' | ')} |`
 })
+
+/** Replaces or adds one column in the tables of the present file. */
+function withColumn(text, report) {
+  const cells = new Map([
+    ...Object.keys(GUARANTEES).map((name) => [`\`${name}\``, cell(report, name)]),
+    ...ESCAPES.map(([what, guarantee, attack]) => [what, escapeVerdict(report, guarantee, attack)]),
+  ])
+  let at
+  return text
+    .split('\n')
+    .map((line) => {
+      if (!line.startsWith('|')) return line
+      const parts = line.slice(1, -1).split('|')
+      if (/^ (#|escape) $/.test(parts[0])) {
+        const known = parts.findIndex((part) => part.trim() === report.name)
+        at = known < 0 ? parts.length : known
+        parts[at] = ` ${report.name} `
+      } else if (parts[0] === '---') parts[at] = '---'
+      else parts[at] = ` ${cells.get(parts[0].trim()) ?? cells.get(parts[1].trim()) ?? '–'} `
+      return `|${parts.join('|')}|`
+    })
+    .join('\n')
+}
+
+if (only) {
+  const file = join(root, 'GUARANTEES.md')
+  writeFileSync(file, withColumn(readFileSync(file, 'utf8'), reports[0]))
+  process.stdout.write(`wrote the column ${only} of GUARANTEES.md\n`)
+  process.exit()
+}
 
 const attacks = Object.keys(GUARANTEES).flatMap((name) => {
   const rows = rowsOf(bubblewrap, name).filter(
@@ -146,6 +191,9 @@ virtual machines have their own kernel, containers share the host's.
 here**. An emulated guest cannot distinguish its own CPU time from time the host gave to other processes, so \`limit.cpu\` is
 claimed only with hardware virtualization. For the drivers \`firecracker\` and \`vz\` **only the configuration** is tested, against strict
 fakes that reject unknown fields (\`src/backends/microvm/drivers/documents.test.ts\`); they have never started a machine.
+
+\`kubernetes\` was run on a cluster of version 1.20 with containerd and runc. It does not enforce NetworkPolicy, so \`net.*\` was only seen
+refused there ([docs/kubernetes.md](docs/kubernetes.md)).
 
 \`e2b\` and \`openshell\` run on other machines and are not in the table: their guarantees (no access to files, processes, variables or addresses of
 this host except what was sent; output limit) follow from running elsewhere, and are covered by ordinary tests, not by attacks. \`e2b\` is

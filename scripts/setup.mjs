@@ -68,8 +68,15 @@ const PACKAGES = [
   ['iproute2', ['/usr/sbin/ip', '/sbin/ip'], 'gives test servers public addresses in a network namespace'],
 ]
 
-/** For the full tests alone: a desktop in a sandbox. */
-const DESKTOP = [
+/** For the full tests alone: faults of nodes, a second S3 server, a desktop in a sandbox. */
+const FULL_TESTS = [
+  [
+    'libfaketime',
+    ['/usr/lib/x86_64-linux-gnu/faketime', '/usr/lib/aarch64-linux-gnu/faketime'],
+    'lets the clock of one node jump',
+  ],
+  ['iptables', ['/usr/sbin/iptables'], 'cuts nodes off'],
+  ['python3-swift', ['/usr/lib/python3/dist-packages/swift'], 'a second S3 server'],
   ['xvfb', ['/usr/bin/Xvfb'], 'the screen'],
   ['x11-utils', ['/usr/bin/xdpyinfo'], 'asks for the screen'],
   ['x11-xserver-utils', ['/usr/bin/xrandr'], 'asks for its size'],
@@ -134,7 +141,10 @@ const ESSENTIAL = ['bubblewrap', 'gcc', 'libc6-dev', 'linux-libc-dev', 'musl-too
 
 function installSystem(tests, full) {
   if (process.platform !== 'linux') return say('system packages: skipped, this is not Linux')
-  const wanted = [...PACKAGES.filter(([name]) => tests || ESSENTIAL.includes(name)), ...(full ? DESKTOP : [])]
+  const wanted = [
+    ...PACKAGES.filter(([name]) => tests || ESSENTIAL.includes(name)),
+    ...(full ? FULL_TESTS : []),
+  ]
   const missing = wanted.filter(([, files]) => !files.some((file) => existsSync(file)))
   if (missing.length > 0) installMissing(missing)
   if (tests) installNewerGvisor()

@@ -132,6 +132,13 @@ function sabotage() {
     step('sabotage of machines', [...conformance, '--backend', 'microvm'])
 }
 
+/** The attacks and the sabotage once more, each attack as `ringfence run` through the front and a broker. */
+function conformanceThroughFront() {
+  const conformance = [join(root, 'dist', 'test', 'conformance.js'), '--front']
+  step('conformance through the front and the broker', conformance)
+  step('sabotage through the front and the broker', [...conformance, '--mutation'])
+}
+
 /** Built modules of the WASI testsuite, or of any other suite; they are not part of the repository. */
 function wasiModules() {
   const modules = process.env.RINGFENCE_WASI_MODULES
@@ -149,6 +156,7 @@ else {
   tests()
   if (full) {
     throughFront()
+    conformanceThroughFront()
     wasiModules()
     sabotage()
   }

@@ -3,11 +3,12 @@ import { McpHttp } from './adapters/mcp/http.ts'
 import type { McpOptions } from './adapters/mcp/server.ts'
 import { openOnServer } from './adapters/remote-tool-sandbox.ts'
 import { AgentSession } from './adapters/session.ts'
-import type {
-  RunningToolCommand,
-  StartOptions,
-  ToolSandbox,
-  ToolSandboxEntry,
+import {
+  type RunningToolCommand,
+  type StartOptions,
+  TERMINAL,
+  type ToolSandbox,
+  type ToolSandboxEntry,
 } from './adapters/tool-sandbox.ts'
 import { END, type Position } from './audit/files.ts'
 import { endOfTrail, readLast } from './audit/read.ts'
@@ -37,8 +38,6 @@ export { perform } from './adapters/operations/operation.ts'
 export { remoteToolSandbox } from './adapters/remote-tool-sandbox.ts'
 export { AgentSession } from './adapters/session.ts'
 export type { ToolSandbox } from './adapters/tool-sandbox.ts'
-
-const TERMINAL = { rows: 24, cols: 120 }
 
 /** A session whose local sandbox opens at the first tool call and closes with the session. */
 export function localSession(

@@ -7,7 +7,7 @@ import { exitCodeOf } from './model/command.ts'
 import { SandboxError } from './model/errors.ts'
 import type { Level } from './model/guarantee.ts'
 import type { Plan } from './model/plan.ts'
-import { Deadline } from './supervisor/deadline.ts'
+import { Deadline } from './supervisor/lifecycle/deadline.ts'
 import type {
   ExecOptions,
   Executed,
@@ -267,8 +267,11 @@ function filesOf(files: SandboxFiles): LibraryFiles {
   return Object.assign(files, { writeMany })
 }
 
+/** The same bytes, not a copy: output may be large. */
+const viewOf = (bytes: Uint8Array): Buffer => Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+
 function resultOf({ stdout, stderr, ...done }: Executed): LibraryResult {
-  const [out, err] = [Buffer.from(stdout), Buffer.from(stderr)]
+  const [out, err] = [viewOf(stdout), viewOf(stderr)]
   return {
     ...done,
     exitCode: exitCodeOf(done.outcome, constants.signals),

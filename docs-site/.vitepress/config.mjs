@@ -12,7 +12,15 @@ const group = (text, items) => ({ text, items: items.map(([name, link]) => page(
 const sidebar = [
   {
     text: 'Start',
-    items: [{ text: 'Ringfence', link: '/' }, page('Command line', 'cli'), page('Agents', 'agents')],
+    items: [
+      { text: 'Ringfence', link: '/' },
+      page('Build an agent', 'start-agent-builders'),
+      page('Coding agents', 'start-coding-agents'),
+      page('Run a server', 'start-operators'),
+      page('Concepts', 'concepts'),
+      page('Command line', 'cli'),
+      page('Agents', 'agents'),
+    ],
   },
   group('Policy', [
     ['Cookbook', 'cookbook'],
@@ -29,6 +37,7 @@ const sidebar = [
     ['Isolation between commands', 'isolation'],
     ['The broker', 'broker'],
     ['Prove', 'prove'],
+    ['Performance', 'performance'],
   ]),
   group('Server', [
     ['Server', 'server'],
@@ -37,6 +46,7 @@ const sidebar = [
     ['Cluster', 'cluster'],
     ['Kubernetes', 'kubernetes'],
     ['Console', 'console'],
+    ['Pictures of the console', 'console-pictures'],
     ['E2B clients', 'e2b'],
     ['MCP gateway', 'mcp-gateway'],
   ]),
@@ -76,7 +86,19 @@ function adaptLinks({ tokens }) {
   }
 }
 
+/** The versions whose sites are built beside this one (scripts/docs.mjs). PLATFORM: a link out of a site must be a whole URL. */
+const { RINGFENCE_DOCS_URL: url = '', RINGFENCE_DOCS_VERSIONS: versions = '' } = process.env
+const versionMenu = [
+  { text: 'Changes', link: '/CHANGELOG' },
+  ...(url ? [{ text: 'Development', link: `${url}/`, target: '_self' }] : []),
+  ...versions
+    .split(' ')
+    .filter(Boolean)
+    .map((one) => ({ text: one, link: `${url}/${one}/`, target: '_self' })),
+]
+
 export default {
+  base: process.env.RINGFENCE_DOCS_BASE ?? '/',
   title: 'Ringfence',
   description: 'Runs the commands of AI agents in a sandbox.',
   srcDir: root,
@@ -86,7 +108,7 @@ export default {
   markdown: { config: (md) => md.core.ruler.push('links', adaptLinks) },
   themeConfig: {
     search: { provider: 'local' },
-    nav: [{ text: `Version ${version}`, link: '/CHANGELOG' }],
+    nav: [{ text: `Version ${version}`, items: versionMenu }],
     sidebar,
     outline: [2, 3],
   },

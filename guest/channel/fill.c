@@ -19,7 +19,8 @@ enum { FILL_MS = 120000, PIECE_MOST = 1 << 20 };
 
 static void wait_for(const struct fill_peer *peer, short events) {
   struct pollfd waits = {.fd = peer->fd, .events = events};
-  if (poll(&waits, 1, FILL_MS) <= 0 && errno != EINTR) fail("the control plane sends nothing");
+  int ready = poll(&waits, 1, FILL_MS);
+  if (!ready || (ready < 0 && errno != EINTR)) fail("the control plane sends nothing");
 }
 
 static void receive(const struct fill_peer *peer, unsigned char *to, size_t length) {
@@ -33,8 +34,11 @@ static void receive(const struct fill_peer *peer, unsigned char *to, size_t leng
 
 static void answer(const struct fill_peer *peer, char letter) {
   unsigned char byte = (unsigned char)letter;
-  for (int sent; !(sent = secure_write(peer->secure, &byte, 1)); wait_for(peer, POLLOUT))
+  for (int sent = 0; sent <= 0;) {
+    sent = secure_write(peer->secure, &byte, 1);
     if (sent < 0) fail("the control plane is gone");
+    if (!sent) wait_for(peer, POLLOUT);
+  }
 }
 
 /* The agent knows how to unpack. Returns its standard input. */

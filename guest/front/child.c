@@ -34,7 +34,8 @@ static bool read_launch(struct launch *launch, char *at, const char *end) {
 
 /* A stream between the broker and the process, over a connection of its own. */
 static int attach(const char *token, size_t index) {
-  int fd = connect_broker();
+  struct secrets secrets;
+  int fd = connect_broker(&secrets);
   struct buffer payload = {0};
   char number[12];
   if (fd < 0) return -1;
@@ -43,7 +44,10 @@ static int attach(const char *token, size_t index) {
   buffer_add_string(&payload, number);
   bool is_sent = send_front_frame(fd, BROKER_ATTACH, payload.bytes, payload.length);
   free(payload.bytes);
-  return is_sent ? fd : -1;
+  wait_without_limit(fd);
+  if (is_sent) return fd;
+  close(fd);
+  return -1;
 }
 
 /* All above the numbers that the process will see, so that none is overwritten before it is used. */

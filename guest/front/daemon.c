@@ -42,7 +42,9 @@ static int take_lock(void) {
   struct stat stat;
   bool is_free = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB) && !fstat(fd, &stat);
   /* It holds the pid of the last broker: an empty file says that nobody has tried yet. */
-  if (is_free && stat.st_size > 0 && time(NULL) - stat.st_mtim.tv_sec < RETRY_SECONDS) is_free = false;
+  time_t age = is_free ? time(NULL) - stat.st_mtim.tv_sec : 0;
+  /* A time in the future says only that the clock was set back. */
+  if (is_free && stat.st_size > 0 && age >= 0 && age < RETRY_SECONDS) is_free = false;
   if (is_free && !ftruncate(fd, 0)) return fd;
   if (fd >= 0) close(fd);
   return -1;
@@ -53,6 +55,11 @@ _Noreturn static void become_broker(const struct invocation *invocation, int loc
   struct strings env = {0};
   for (char **entry = environ; *entry; entry++)
     if (is_for_broker(*entry)) strings_add(&env, *entry);
+  /* Node reads the program after this: a build that is replaced meanwhile must not pass for the new one. */
+  char build[BUILD_LENGTH], variable[BUILD_LENGTH + sizeof "RINGFENCE_BROKER_BUILD="];
+  if (!build_of(invocation->program, build)) _exit(1);
+  snprintf(variable, sizeof variable, "RINGFENCE_BROKER_BUILD=%s", build);
+  strings_add(&env, variable);
   strings_add(&env, "RINGFENCE_BROKER_LOCK=3");
   int null = open("/dev/null", O_RDWR);
   if (null < 0) _exit(1);

@@ -73,7 +73,7 @@ bool send_front_number(int fd, enum front_frame type, uint32_t number) {
   return send_front_frame(fd, type, &number, sizeof number);
 }
 
-static bool read_all(int fd, void *to, size_t length) {
+bool read_all(int fd, void *to, size_t length) {
   for (size_t done = 0; done < length;) {
     ssize_t got = read(fd, (char *)to + done, length - done);
     if (got > 0) done += (size_t)got;

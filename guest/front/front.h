@@ -29,14 +29,23 @@ enum front_frame {
 
 enum {
   MAX_BROKER_FRAME = 64 << 20,
-  SECRET_FD = 60,     /* the listener's descriptor that holds its secret */
-  SECRET_LENGTH = 64, /* hexadecimal digits */
+  SECRET_FD = 60,        /* the listener's descriptor that holds both of its secrets */
+  SECRET_LENGTH = 64,    /* hexadecimal digits of one secret */
+  ANSWER_WAIT_MS = 1000, /* a broker that takes longer is left alone: Node starts in a tenth of this */
+  BUILD_LENGTH = 160,
+  EXIT_OUTPUT_FAILED = 1,
   EXIT_FAILED = 125,
   EXIT_BLOCKED = 2, /* what every agent takes for "do not run the tool" */
 };
 
 #define LISTENER_NAME "ringfence-broker-listener"
-#define PROTOCOL "1"
+#define PROTOCOL "2"
+
+/* What the listener keeps behind SECRET_FD: it shows the first one to callers, and callers show the second one to it. */
+struct secrets {
+  char of_listener[SECRET_LENGTH + 1];
+  char of_caller[SECRET_LENGTH + 1];
+};
 
 /* A buffer that grows. */
 struct buffer {
@@ -55,6 +64,7 @@ bool send_front_frame(int fd, enum front_frame type, const void *payload, size_t
 bool send_front_number(int fd, enum front_frame type, uint32_t number);
 /* Reads one frame; the payload is NUL-terminated and the caller frees it. False at the end or after a broken frame. */
 bool receive_front_frame(int fd, char *type, char **payload, size_t *length);
+bool read_all(int fd, void *to, size_t length);
 
 /* What this invocation is about. */
 enum command { COMMAND_OTHER, COMMAND_RUN, COMMAND_CHECK, COMMAND_HOOK };
@@ -74,12 +84,14 @@ _Noreturn void become_node(const struct invocation *invocation);
 /* The directory of the broker's socket, or -1; `create` makes it in a state directory that exists. */
 int open_broker_directory(bool create);
 int open_broker_directory_in(const char *state, bool create);
-/* A connection to the broker of this user, or -1. */
-int connect_broker(void);
-/* The broker's secret, which only a process that may inspect the broker can read. */
-bool read_secret(int connection, char secret[SECRET_LENGTH + 1]);
+/* A connection to the broker of this user, or -1. Waits for it no longer than ANSWER_WAIT_MS at a time. */
+int connect_broker(struct secrets *secrets);
+/* From now on the connection waits as long as it takes. */
+void wait_without_limit(int connection);
+/* Tells one build of the program from another, also at the same path. */
+bool build_of(const char *program, char text[BUILD_LENGTH]);
 /* Sends the request and waits for the answer: true when the broker has accepted it. */
-bool request_service(int connection, const struct invocation *invocation);
+bool request_service(int connection, const struct secrets *secrets, const struct invocation *invocation);
 /* Does what the broker says until it sends the result. */
 _Noreturn void serve_request(int connection, const struct invocation *invocation);
 /* Starts a broker for later invocations, unless there is one. */

@@ -16,13 +16,22 @@ enum { NODE_FD = 3, BACKLOG = 256, LOOK_MS = 5000 };
 
 _Noreturn static void stop(int code) { _exit(code); }
 
-/* Only a process that may inspect this one can open /proc/PID/fd/60. */
-static void publish_secret(char secret[SECRET_LENGTH + 1]) {
+static struct secrets secrets;
+
+static void make_secret(char secret[SECRET_LENGTH + 1]) {
   unsigned char random[SECRET_LENGTH / 2];
   if (getrandom(random, sizeof random, 0) != sizeof random) stop(1);
   for (size_t i = 0; i < sizeof random; i++) snprintf(secret + 2 * i, 3, "%02x", random[i]);
+}
+
+/* Only a process that may inspect this one can open /proc/PID/fd/60. */
+static void publish_secrets(void) {
+  make_secret(secrets.of_listener);
+  make_secret(secrets.of_caller);
   int fd = memfd_create("ringfence-broker", MFD_CLOEXEC);
-  if (fd < 0 || !write_all(fd, secret, SECRET_LENGTH) || dup3(fd, SECRET_FD, O_CLOEXEC) < 0) stop(1);
+  if (fd < 0 || !write_all(fd, secrets.of_listener, SECRET_LENGTH) ||
+      !write_all(fd, secrets.of_caller, SECRET_LENGTH) || dup3(fd, SECRET_FD, O_CLOEXEC) < 0)
+    stop(1);
   close(fd);
 }
 
@@ -57,7 +66,8 @@ static void accept_one(int listening) {
   int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
   if (fd < 0) return;
   if (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) && peer.uid == geteuid() && peer.gid == getegid() &&
-      is_equal_process(peer.pid, &same_cgroup))
+      is_equal_process(peer.pid, &same_cgroup) &&
+      send(fd, secrets.of_listener, SECRET_LENGTH, MSG_NOSIGNAL | MSG_DONTWAIT) == SECRET_LENGTH)
     hand_over(fd, same_cgroup);
   close(fd);
 }
@@ -85,16 +95,16 @@ static bool is_told_to_stop(void) {
 }
 
 _Noreturn void listener_main(const char *state) {
-  char secret[SECRET_LENGTH + 1], text[SECRET_LENGTH + 32];
+  char text[SECRET_LENGTH + 32];
   if (prctl(PR_SET_PDEATHSIG, SIGKILL)) stop(1);
   int directory = open_broker_directory_in(state, true);
   if (directory < 0) stop(1);
-  publish_secret(secret);
+  publish_secrets();
   int listening = listen_in(directory);
   struct stat stat;
   if (fstatat(directory, "socket", &stat, AT_SYMLINK_NOFOLLOW)) stop(1);
   own_inode = stat.st_ino;
-  int length = snprintf(text, sizeof text, "\"secret\":\"%s\"}\n", secret);
+  int length = snprintf(text, sizeof text, "\"secret\":\"%s\"}\n", secrets.of_caller);
   if (!send_message(NODE_FD, '{', text, (size_t)length, -1)) stop(1);
   for (;;) {
     struct pollfd polled[] = {{.fd = listening, .events = POLLIN}, {.fd = NODE_FD, .events = POLLIN}};

@@ -115,9 +115,10 @@ int main(int argc, char **argv) {
   find_script(&invocation);
   find_node(invocation.node);
   if (may_use_broker(&invocation)) {
-    int connection = connect_broker();
+    struct secrets secrets;
+    int connection = connect_broker(&secrets);
     if (connection < 0) start_broker(&invocation);
-    else if (request_service(connection, &invocation)) serve_request(connection, &invocation);
+    else if (request_service(connection, &secrets, &invocation)) serve_request(connection, &invocation);
     else close(connection);
   }
   become_node(&invocation);

@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 
 /* As in src/cli/hook.ts and src/cli/terminal/output.ts. */
-enum { HOOK_MS = 20000, AFTER_CLOSED_MS = 2000, EXIT_SIGPIPE = 141 };
+enum { HOOK_SECONDS = 20, AFTER_CLOSED_MS = 2000, EXIT_SIGPIPE = 141 };
+/* Longer than the broker needs to end a command after a first and after a second signal; one that hangs is not waited for. */
+enum { AFTER_SIGNAL_MS = 15000, AFTER_SECOND_MS = 5000 };
 
 static struct {
   int connection;
@@ -17,6 +19,7 @@ static struct {
   int64_t deadline;        /* 0: none */
   int closed_exit;         /* the exit code after the reader of stdout has gone */
   bool is_input_done;
+  bool is_signaled; /* a signal that ends has been passed on */
 } front;
 
 static void kill_child(int signal) {
@@ -37,9 +40,16 @@ _Noreturn static void broker_lost(void) {
   leave(front.command == COMMAND_HOOK ? EXIT_BLOCKED : EXIT_FAILED);
 }
 
+/* SECURITY: a verdict that the agent cannot read must not pass for "no objection". */
+_Noreturn static void output_failed(void) {
+  static const char TEXT[] = "ringfence: cannot write to standard output\n";
+  write_all(2, TEXT, sizeof TEXT - 1);
+  leave(front.command == COMMAND_HOOK ? EXIT_BLOCKED : EXIT_OUTPUT_FAILED);
+}
+
 static void print(int fd, const char *bytes, size_t length) {
   if (write_all(fd, bytes, length) || fd != 1 || front.closed_exit) return;
-  if (errno != EPIPE) leave(1);
+  if (errno != EPIPE || front.command == COMMAND_HOOK) output_failed();
   front.closed_exit = EXIT_SIGPIPE;
   front.deadline = monotonic_ms() + AFTER_CLOSED_MS;
 }
@@ -85,11 +95,20 @@ static void reap_child(void) {
   if (!send_front_number(front.connection, BROKER_EXITED, (uint32_t)status)) broker_lost();
 }
 
+/* What the signal was meant to end must end, also when the broker does not answer. */
+static void limit_ending(void) {
+  int64_t until = monotonic_ms() + (front.is_signaled ? AFTER_SECOND_MS : AFTER_SIGNAL_MS);
+  if (!front.deadline || until < front.deadline) front.deadline = until;
+  front.is_signaled = true;
+}
+
 static void take_signal(void) {
   struct signalfd_siginfo info;
   if (read(front.signals, &info, sizeof info) != sizeof info) return;
   if (info.ssi_signo == SIGCHLD) reap_child();
   else if (!send_front_number(front.connection, BROKER_SIGNAL, info.ssi_signo)) broker_lost();
+  if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM || info.ssi_signo == SIGHUP || info.ssi_signo == SIGQUIT)
+    limit_ending();
 }
 
 static void take_input(void) {
@@ -117,20 +136,37 @@ static int time_left(void) {
   return left > 0 ? (int)left : 0;
 }
 
-/* SECURITY: agents let a tool call pass when its hook takes too long; one that is killed blocks. */
 static void check_deadline(void) {
   if (!front.deadline || monotonic_ms() < front.deadline) return;
   if (front.closed_exit) leave(front.closed_exit);
-  kill(getpid(), SIGKILL);
+  broker_lost();
+}
+
+static void block_late_hook(int signal) {
+  static const char TEXT[] = "ringfence: the policy check took too long\n";
+  struct pollfd error = {.fd = 2, .events = POLLOUT};
+  (void)signal;
+  if (poll(&error, 1, 0) == 1 && write(2, TEXT, sizeof TEXT - 1) < 0) _exit(EXIT_BLOCKED);
+  _exit(EXIT_BLOCKED);
+}
+
+/*
+ * SECURITY: agents let a tool call pass when its hook takes too long. The kernel keeps this time, because the front may
+ * be waiting for a broker that takes no input or for an agent that reads no output.
+ */
+static void limit_hook(void) {
+  signal(SIGALRM, block_late_hook);
+  alarm(HOOK_SECONDS);
 }
 
 _Noreturn void serve_request(int connection, const struct invocation *invocation) {
   front.connection = connection;
   front.command = invocation->command;
   default_signals();
-  signal(SIGPIPE, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN); /* as Node does with these two */
+  signal(SIGXFSZ, SIG_IGN);
   bool is_hook = invocation->command == COMMAND_HOOK;
-  if (is_hook) front.deadline = monotonic_ms() + HOOK_MS;
+  if (is_hook) limit_hook();
   front.signals = invocation->command == COMMAND_RUN ? watch_signals() : -1;
   for (;;) {
     bool wants_input = is_hook && !front.is_input_done;

@@ -2,13 +2,14 @@ import type { RingfenceClient } from '../client/client.ts'
 import type { RemoteSandbox } from '../client/sandbox.ts'
 import type { ExecEvent, FileInfo, SandboxInfo } from '../client/types.ts'
 import { SandboxError } from '../model/errors.ts'
-import type {
-  CommandEnd,
-  RunningToolCommand,
-  StartOptions,
-  ToolSandbox,
-  ToolSandboxDescription,
-  ToolSandboxEntry,
+import {
+  type CommandEnd,
+  type RunningToolCommand,
+  type StartOptions,
+  TERMINAL,
+  type ToolSandbox,
+  type ToolSandboxDescription,
+  type ToolSandboxEntry,
 } from './tool-sandbox.ts'
 
 /** Opens a sandbox on a server. */
@@ -27,7 +28,6 @@ export function remoteToolSandbox(
   return {
     id: sandbox.id,
     workspace,
-    hasTerminals: false,
     describe: async () => descriptionOf(await sandbox.refresh()),
     start: (command, options) => start(client, sandbox, command, options),
     files: {
@@ -68,16 +68,13 @@ async function start(
   command: string | readonly string[],
   options: StartOptions,
 ): Promise<RunningToolCommand> {
-  if (options.terminal)
-    throw new SandboxError('unsupported', 'remote commands do not support a terminal', {
-      hint: 'start it without `tty`',
-    })
-  const { cwd, env, stdin, stdinOpen, timeoutMs } = options
+  const { cwd, env, stdin, stdinOpen, terminal, timeoutMs } = options
   const events = sandbox.stream(command, {
     ...(cwd === undefined ? {} : { cwd }),
     ...(env === undefined ? {} : { env }),
     ...(stdin === undefined ? {} : { stdin }),
     ...(stdinOpen ? { stdin_open: true } : {}),
+    ...(terminal ? { terminal: TERMINAL } : {}),
     ...(timeoutMs === undefined ? {} : { timeout_ms: timeoutMs }),
   })
   const id = await begun(client, events, options)

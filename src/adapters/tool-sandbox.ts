@@ -7,8 +7,6 @@ export type ToolSandbox = {
   readonly id: string
   /** Working directory of commands and base of relative paths. */
   readonly workspace: string
-  /** False if commands cannot have a terminal. */
-  readonly hasTerminals?: boolean
   readonly describe: () => Promise<ToolSandboxDescription>
   /** Checks and records a command, then starts it; rejects if the policy denies it. */
   readonly start: (command: string | readonly string[], options: StartOptions) => Promise<RunningToolCommand>
@@ -35,6 +33,9 @@ export type ToolSandboxDescription = {
 
 /** Who approved a command: the user of the client, or the option `--yes` of the server. */
 export type Approver = 'client' | '--yes'
+
+/** The size of a tool's terminal: no person looks at it. */
+export const TERMINAL = { rows: 24, cols: 120 }
 
 /** How a command is started. */
 export type StartOptions = {
@@ -65,7 +66,7 @@ export type CommandEnd = {
 /** A command that runs. */
 export type RunningToolCommand = {
   readonly id: string
-  readonly write: (data: string) => Promise<void>
+  readonly write: (data: string | Uint8Array) => Promise<void>
   readonly endInput: () => Promise<void>
   readonly signal: (name: string) => Promise<void>
   readonly ended: Promise<CommandEnd>

@@ -126,7 +126,7 @@ export function loadKey(home: string): SigningKey | undefined {
   if (json.d === undefined) throw damaged('the secret part of the signing key is missing')
   const file = pathsOf(home).key
   const { mode, uid } = statSync(file)
-  // SECURITY: whoever can read the key can write records that verify.
+  // SECURITY: a user who can read the key can write records that verify.
   assertPrivateFile('the signing key of the audit log', { file, mode, uid, reader: process.geteuid?.() })
   return signingKeyOf(json)
 }

@@ -34,7 +34,7 @@ describe('lock', () => {
     expect(isLocked(path)).toBe(false)
   })
 
-  it('tells its holder that a repair is needed', () => {
+  it('reports to its holder that a repair is needed', () => {
     const lock = createLock(path)
     lock.tryAcquire()
     expect(lock.tryAcquire()).toBe('inherited')

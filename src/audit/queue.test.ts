@@ -66,8 +66,8 @@ test('closing writes delayed records, and a failed commit rejects each of its re
 })
 
 test.each([
-  ['fails without a word', () => Promise.reject(undefined)],
-  ['takes nothing', () => Promise.resolve()],
+  ['fails without a message', () => Promise.reject(undefined)],
+  ['commits no record', () => Promise.resolve()],
 ])('a commit that %s is never taken for a record', async (_, commit) => {
   const queue = new EntryQueue(commit, () => new Date(0))
   const told = await queue.append(event(1)).then(

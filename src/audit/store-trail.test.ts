@@ -46,7 +46,7 @@ const tamper = (...statements: string[]): Promise<void> =>
   })
 const verify = () => new StoreTrailReader(home, store).verify()
 
-describe('the trail in a store', () => {
+describe('the audit log in a store', () => {
   test('is a chain with checkpoints, and verifies after a restart', async () => {
     await append(120)
     await store.close()
@@ -87,10 +87,10 @@ describe('the trail in a store', () => {
   test.each<[string, string, number]>([
     ['a changed line', `UPDATE trail SET line = replace(line, '"n":7', '"n":8') WHERE seq = 7`, 7],
     ['a removed record', 'DELETE FROM trail WHERE seq = 7', 7],
-    ['a cut tail', 'DELETE FROM trail WHERE seq > 15', 16],
+    ['a truncated tail', 'DELETE FROM trail WHERE seq > 15', 16],
     ['a moved record', 'UPDATE trail SET seq = seq + 1000 WHERE seq = 3', 3],
-    ['an emptied trail', 'DELETE FROM trail', 0],
-    ['a lost head', 'DELETE FROM trail_heads', 0],
+    ['an emptied audit log', 'DELETE FROM trail', 0],
+    ['a missing head', 'DELETE FROM trail_heads', 0],
   ])('finds %s', async (_, sql, seq) => {
     await append(20)
     await tamper(sql)

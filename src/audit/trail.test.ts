@@ -81,11 +81,11 @@ describe('append', () => {
     ['time', { event: 'Exec', time: 'now' }],
     ['prev_hash', { event: 'Exec', prev_hash: '' }],
     ['hash', { event: 'Exec', hash: '' }],
-    ['a name that is no word', { event: 'Exec', '7': 1 }],
-    ['no event', {}],
+    ['an invalid event name', { event: 'Exec', '7': 1 }],
+    ['a missing event name', {}],
     ['a checkpoint', { event: 'Checkpoint' }],
     ['half a surrogate pair', { event: 'Exec', text: '\ud800' }],
-    ['more than a record holds', { event: 'Exec', text: 'x'.repeat(2 ** 20) }],
+    ['an event above the size limit', { event: 'Exec', text: 'x'.repeat(2 ** 20) }],
   ])('refuses %s', async (_name, event) => {
     const trail = await openTrail({ home })
     await expect(trail.append(event as Event)).rejects.toMatchObject({ code: 'invalid-input' })
@@ -172,7 +172,7 @@ describe('failures', () => {
     const bytes = readFileSync(head)
     writeFileSync(head, Buffer.from(bytes.toString().replaceAll('"count":1', '"count":0')))
     await expect(trail.append(exec(2))).rejects.toMatchObject({ code: 'trail-unwritable' })
-    // The older head, copied over the newer: genuine, but the record that it does not know must not be dropped.
+    // The older head, copied over the newer one, is genuine; but the later record must not be dropped.
     writeFileSync(head, Buffer.concat([bytes.subarray(0, 4096), bytes.subarray(0, 4096)]))
     await expect(trail.append(exec(2))).rejects.toThrow(/beyond the signed head/)
     writeFileSync(head, bytes)

@@ -183,6 +183,12 @@ export type OpenOptions = {
   readonly owner?: string | undefined
   /** In network mode `fetch`: receives each connection that the sandbox makes to its proxy. */
   readonly onTunnel?: TunnelTaker | undefined
+  /** The sandbox's id, by which a server that takes it over finds it. */
+  readonly id?: string | undefined
+  /** Grows each time another server takes the sandbox over; default: 1. */
+  readonly generation?: number | undefined
+  /** Goes on with the sandbox that another server left. Rejects with `not-found` if it does not exist any more. */
+  readonly takesOver?: boolean | undefined
 }
 
 /** An open sandbox of a backend. */
@@ -196,6 +202,8 @@ export interface BackendSandbox {
   connect(port: number): Promise<Duplex>
   /** The isolation layers that are really active, as the kernel reports them. */
   layers(): Promise<readonly string[]>
+  /** The limits that hold where they are not the plan's: those of the plan protect this host, and the sandbox may be elsewhere. */
+  readonly ownLimits?: Pick<Limits, 'cpus' | 'memoryMb' | 'diskMb'>
   /** The current resource usage; absent if the backend cannot tell. */
   usage?(): Usage | undefined
   /** Resolves with the reason when the sandbox has ended, by `close` or by itself. */
@@ -249,6 +257,18 @@ export interface Leasable {
 
 /** Whether a sandbox can hold a lease itself. */
 export const canLease = (sandbox: BackendSandbox): sandbox is BackendSandbox & Leasable => 'lease' in sandbox
+
+/** Optional: a sandbox that can outlive its server. */
+export interface Detachable {
+  /** Whether another server could go on with this one. */
+  readonly outlives: boolean
+  /** Leaves it to another server: its processes end, its files stay. */
+  detach(): Promise<void>
+}
+
+/** Whether another server could go on with a sandbox. */
+export const canDetach = (sandbox: BackendSandbox): sandbox is BackendSandbox & Detachable =>
+  'detach' in sandbox && (sandbox as BackendSandbox & Detachable).outlives
 
 /** For callers that start the process themselves: the command line that runs another command in a sandbox. */
 export type Wrapped = {

@@ -7,16 +7,8 @@ import type { Plan } from '../model/plan.ts'
 /** A user and group id. */
 export type User = { readonly uid: number; readonly gid: number }
 
-const NOBODY: User = { uid: 65534, gid: 65534 }
-
-/**
- * The user of the sandbox's processes: the owner of the workspace, or the caller. Without any mount of the host, an
- * unprivileged user.
- */
-export function userFor(plan: Plan): User {
-  const own = caller()
-  return plan.runAs ?? (own.uid === 0 && plan.mounts.length === 0 ? NOBODY : own)
-}
+/** The user of the sandbox's processes: the one that the plan names, or the caller. */
+export const userFor = (plan: Plan): User => plan.runAs ?? caller()
 
 /** Creates a private directory with the plan's small files, readable inside the sandbox and removed with it. */
 export function containerFiles(stateDir: string, plan: Plan, { uid, gid }: User): string {

@@ -1,5 +1,5 @@
 import type { Duplex } from 'node:stream'
-import { Session } from '../host/guest/session.ts'
+import { Session, type TunnelTaker } from '../host/guest/session.ts'
 import type { Cgroup } from '../host/process/cgroup.ts'
 import { hostPidOf, treeUsage } from '../host/system.ts'
 import { SandboxError } from '../model/errors.ts'
@@ -8,6 +8,7 @@ import type { Limits } from '../model/spec.ts'
 import type { Freezable, Usage } from './backend.ts'
 import { type Confinement, confinedTo, type KernelCounts } from './guest-command.ts'
 import { GuestSandbox, type GuestTransport } from './guest-sandbox.ts'
+import { ISOLATING_PROCESSES, isIsolated, takerOf } from './isolated-command.ts'
 
 /** A started container with our agent as its first process, which waits for its configuration. */
 export interface ContainerHandle extends Freezable {
@@ -34,13 +35,10 @@ export type AgentConfig = {
   readonly filter: Uint8Array
 }
 
-/** Receives each connection from the sandbox to its proxy. */
-export type TunnelTaker = ((stream: Duplex) => void) | undefined
-
 /** What a container is connected with. */
 export type ContainerTransportOptions = {
   readonly layersOf: GuestTransport['layersOf']
-  readonly onTunnel?: TunnelTaker
+  readonly onTunnel?: TunnelTaker | undefined
 }
 
 /** The agent is one process. */
@@ -53,7 +51,7 @@ export class ContainerTransport implements GuestTransport {
   readonly layersOf: GuestTransport['layersOf']
   readonly container: ContainerHandle
   readonly #session: Session
-  #onTunnel: TunnelTaker
+  #onTunnel: TunnelTaker | undefined
   readonly #pids: number | undefined
   #execs = 0
   #over = false
@@ -67,11 +65,12 @@ export class ContainerTransport implements GuestTransport {
   ) {
     this.container = container
     this.#onTunnel = onTunnel
-    this.#pids = plan.limits.pids
+    const ours = isIsolated(plan) ? ISOLATING_PROCESSES : 0
+    this.#pids = plan.limits.pids === undefined ? undefined : plan.limits.pids + ours
     this.layersOf = layersOf
     this.#session = new Session(
       container.channel,
-      plan.network.mode === 'fetch' ? (stream) => this.#pass(stream) : undefined,
+      plan.network.mode === 'fetch' ? takerOf(plan, (...tunnel) => this.#pass(...tunnel)) : undefined,
     )
     this.ended = this.#session.ended.then(async (why) => (await container.endReason?.()) ?? why)
     const text = (fields: readonly string[]): Buffer =>
@@ -83,12 +82,12 @@ export class ContainerTransport implements GuestTransport {
   }
 
   /** Sets the receiver of the sandbox's proxy connections; a pooled container has none yet. */
-  handTo(onTunnel: TunnelTaker): void {
+  handTo(onTunnel: TunnelTaker | undefined): void {
     this.#onTunnel = onTunnel
   }
 
-  #pass(stream: Duplex): void {
-    if (this.#onTunnel) this.#onTunnel(stream)
+  #pass(...[stream, secrets]: Parameters<TunnelTaker>): void {
+    if (this.#onTunnel) this.#onTunnel(stream, secrets)
     else stream.destroy()
   }
 

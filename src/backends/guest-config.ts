@@ -1,5 +1,6 @@
 import { ownedTargets, type Plan, PROXY_PORT, type Protection } from '../model/plan.ts'
 import type { Limits } from '../model/spec.ts'
+import { isIsolated, sharedEnvironment } from './isolated-command.ts'
 
 /** Translates the parts of a plan that are the same for every backend to the guest agent's configuration. Pure. */
 
@@ -68,22 +69,25 @@ export type ContainerSide = {
   readonly copies?: boolean
   /** Whether creating a process is slow, so that the agent creates the next one in advance. */
   readonly prefork?: boolean
+  /** Whether the agent can give each command namespaces of its own. */
+  readonly isolates?: boolean
 }
 
 /** The agent's configuration in a container, whose engine creates the mounts and limits memory and processes. */
 export function containerFields(
   plan: Plan,
-  { supervises, sharesFiles, counts, copies, prefork }: ContainerSide,
+  { supervises, sharesFiles, counts, copies, prefork, isolates }: ContainerSide,
 ): readonly string[] {
   const { diskMb, memoryMb, pids } = plan.limits
   return [
     'persistent',
     ...(plan.root ? ['root-user'] : []),
+    ...(isolates && isIsolated(plan) ? ['isolate'] : []),
     ...(prefork ? ['prefork'] : []),
     ...(copies ? ['free-bind'] : []),
     'cwd',
     plan.cwd,
-    ...Object.entries(plan.env).flatMap(([name, value]) => ['env', `${name}=${value}`]),
+    ...Object.entries(sharedEnvironment(plan)).flatMap(([name, value]) => ['env', `${name}=${value}`]),
     ...(plan.network.mode === 'fetch' ? ['proxy-port', String(PROXY_PORT)] : []),
     ...(supervises && isOffline(plan) ? ['report-network', `net.${plan.network.mode}`] : []),
     ...[...writableTargets(plan), '/tmp', '/dev'].flatMap((path) => ['writable', path]),

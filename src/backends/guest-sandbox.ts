@@ -23,7 +23,7 @@ import {
   timeLimits,
 } from './guest-command.ts'
 import { guestFiles, type RunBuiltin, type SharedFiles } from './guest-files.ts'
-import { assertPorts, isolationFields, secretsOf } from './isolated-command.ts'
+import { isIsolated, isolationFields, PortOwners, secretsOf } from './isolated-command.ts'
 
 /** What a backend adds to a session with the guest agent. */
 export type GuestTransport = LimitEnforcement & {
@@ -46,6 +46,7 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable, Leas
   readonly ended: Promise<string>
   readonly #plan: Plan
   readonly #transport: GuestTransport
+  readonly #ports = new PortOwners()
   #closed = false
   #paused = false
   #running = 0
@@ -80,25 +81,39 @@ export class GuestSandbox implements BackendSandbox, Freezable, Quiescable, Leas
     ]
     const secrets = secretsOf(this.#plan, command)
     const pace = io.output === undefined ? 'result' : 'stream'
+    const ports = this.#ports.reserve(command.ports ?? [])
     const host: CommandParts = {
-      start: (onOutput, onSudo) => session.start({ fields, onOutput, pace, onSudo, secrets }),
+      start: (onOutput, onSudo) => {
+        const process = session.start({ fields, onOutput, pace, onSudo, secrets })
+        ports.given(process)
+        return process
+      },
       lose: (why) => session.close(why),
     }
-    await this.#counted(() => guest.start(host), guest.result)
+    guest.result.then(ports.release, ports.release)
+    await this.#counted(() => guest.start(host), guest.result).catch((error: Error) => {
+      ports.release()
+      throw error
+    })
     return guest
   }
 
   async connect(port: number): Promise<Duplex> {
     this.#assertOpen()
-    assertPorts(this.#plan)
+    const owner = isIsolated(this.#plan) ? this.#ports.ownerOf(port) : undefined
     const session = await this.#transport.session()
     await session.ready
-    return session.connect(port)
+    return session.connect(port, owner)
   }
 
   async layers(): Promise<readonly string[]> {
     this.#assertOpen()
     return this.#transport.layersOf(await (await this.#transport.session()).ready)
+  }
+
+  /** What the agent read from the kernel when it was ready. */
+  async status(): Promise<ReadonlyMap<string, string>> {
+    return (await this.#transport.session()).ready
   }
 
   usage(): Usage | undefined {

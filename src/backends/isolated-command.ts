@@ -1,3 +1,5 @@
+import type { GuestProcess } from '../host/guest/process.ts'
+import type { TunnelTaker } from '../host/guest/session.ts'
 import type { Command } from '../model/command.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
@@ -6,6 +8,13 @@ import type { Plan } from '../model/plan.ts'
 
 /** Whether every command of this plan has namespaces of its own. */
 export const isIsolated = ({ isolation }: Pick<Plan, 'isolation'>): boolean => isolation === 'command'
+
+/** The isolator and the namespace init that is prepared for the next command; neither is a process of a command. */
+export const ISOLATING_PROCESSES = 2
+
+/** SECURITY: in a sandbox with isolated commands, a connection that no command owns has no secrets. */
+export const takerOf = (plan: Plan, take: TunnelTaker): TunnelTaker =>
+  isIsolated(plan) ? (stream, secrets = []) => take(stream, secrets) : take
 
 /** The environment that every command starts with; an isolated command gets its secrets by name. */
 export const sharedEnvironment = (plan: Plan): Readonly<Record<string, string>> =>
@@ -31,10 +40,41 @@ export function isolationFields(plan: Plan, command: Command): readonly string[]
   ]
 }
 
-/** SECURITY: the loopback of an isolated command is its own, and nothing from outside is let in. */
-export function assertPorts(plan: Plan): void {
-  if (!isIsolated(plan)) return
-  throw new SandboxError('unsupported', 'the ports of isolated commands cannot be reached', {
-    hint: 'create the sandbox with `isolation: "sandbox"`',
-  })
+/**
+ * Which isolated command each port of a sandbox belongs to. SECURITY: a port leads to the command that was given it. A command without
+ * the grant can listen at the same number in its own network, and nobody from outside reaches it there.
+ */
+export class PortOwners {
+  readonly #owners = new Map<number, GuestProcess | undefined>()
+
+  /** Reserves ports for a command; `given` tells its process, `release` frees them. */
+  reserve(ports: readonly number[]): {
+    readonly given: (process: GuestProcess) => void
+    readonly release: () => void
+  } {
+    const taken = ports.find((port) => this.#owners.has(port))
+    if (taken !== undefined)
+      throw new SandboxError('conflict', `port ${taken} belongs to another command that runs`, {
+        hint: 'end that command first, or use another port',
+      })
+    const set = (process: GuestProcess | undefined): void => {
+      for (const port of ports) this.#owners.set(port, process)
+    }
+    set(undefined)
+    let released = false
+    const release = (): void => {
+      if (!released) for (const port of ports) this.#owners.delete(port)
+      released = true
+    }
+    return { given: set, release }
+  }
+
+  /** The command that a connection to a port goes to. */
+  ownerOf(port: number): GuestProcess {
+    const owner = this.#owners.get(port)
+    if (owner) return owner
+    throw new SandboxError('unsupported', `no running command was given port ${port}`, {
+      hint: `commands of this sandbox are isolated: start the server with \`ports: [${port}]\` in its exec`,
+    })
+  }
 }

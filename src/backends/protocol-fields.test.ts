@@ -42,9 +42,9 @@ test.each([
     containerFields(plan, { supervises: true, counts: true, copies: true, prefork: true }),
     configuration,
   ],
-  ['a machine that is warmed up', WARM_UP_FIELDS, configuration],
+  ['a warm virtual machine', WARM_UP_FIELDS, configuration],
   ['its mounts', WARM_UP_MOUNTS, MACHINE_FIELDS],
-  ['a machine', containerSettingFields(plan, machine), MACHINE_FIELDS],
+  ['a virtual machine', containerSettingFields(plan, machine), MACHINE_FIELDS],
   ['expected mounts', expectedMounts(plan), EXPECTED_MOUNTS],
   ['an identity', newIdentity().fields, IDENTITY_FIELDS],
 ])('the agent knows every field of %s', (_, words, arity) => {

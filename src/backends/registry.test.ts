@@ -89,7 +89,7 @@ describe('selection', () => {
       'strong',
     ],
     [
-      'whatever the order of registration',
+      'the highest priority, in any order of registration',
       [
         [strong, 1],
         [weak, 2],
@@ -98,7 +98,7 @@ describe('selection', () => {
       'weak',
     ],
     [
-      'the next one that is there',
+      'the next available backend',
       [
         [broken, 9],
         [weak, 1],
@@ -107,7 +107,7 @@ describe('selection', () => {
       'weak',
     ],
     [
-      'the next one that covers the needs',
+      'the next backend with all needed guarantees',
       [
         [leaky, 9],
         [weak, 1],
@@ -116,7 +116,7 @@ describe('selection', () => {
       'weak',
     ],
     [
-      'one that needs a waiver, when it is given',
+      'a backend that needs a waiver, if the waiver is given',
       [
         [leaky, 9],
         [weak, 1],
@@ -125,7 +125,7 @@ describe('selection', () => {
       'leaky',
     ],
     [
-      'none below the asked level',
+      'no backend below the requested level',
       [
         [weak, 9],
         [strong, 1],
@@ -133,12 +133,12 @@ describe('selection', () => {
       { minIsolation: 'gvisor' },
       'strong',
     ],
-    ['none at all', [], {}, 'backend-unavailable'],
-    ['nothing strong enough', [[weak, 9]], { minIsolation: 'microvm' }, 'backend-unavailable'],
-    ['only broken ones', [[broken, 1]], {}, 'backend-unavailable'],
-    ['only leaky ones', [[leaky, 1]], {}, 'missing-guarantee'],
+    ['no backend registered', [], {}, 'backend-unavailable'],
+    ['no backend with the requested level', [[weak, 9]], { minIsolation: 'microvm' }, 'backend-unavailable'],
+    ['only unavailable backends', [[broken, 1]], {}, 'backend-unavailable'],
+    ['only backends with missing guarantees', [[leaky, 1]], {}, 'missing-guarantee'],
     [
-      'broken and leaky',
+      'unavailable backends, and backends with missing guarantees',
       [
         [broken, 2],
         [leaky, 1],
@@ -146,9 +146,9 @@ describe('selection', () => {
       {},
       'missing-guarantee',
     ],
-    ['never one that is for its name only', [[shy, 9]], {}, 'backend-unavailable'],
+    ['never a backend that must be named', [[shy, 9]], {}, 'backend-unavailable'],
     [
-      'which its name gets',
+      'a backend that must be named, by its name',
       [
         [shy, 9],
         [weak, 10],
@@ -156,11 +156,11 @@ describe('selection', () => {
       { backend: 'shy' },
       'shy',
     ],
-    ['never an emulated one', [[slow, 9]], {}, 'backend-unavailable'],
-    ['which its name gets too', [[slow, 9]], { backend: 'slow' }, 'slow'],
-    ['a name that nobody has', [[weak, 9]], { backend: 'other' }, 'backend-unavailable'],
+    ['never an emulated backend', [[slow, 9]], {}, 'backend-unavailable'],
+    ['an emulated backend, by its name', [[slow, 9]], { backend: 'slow' }, 'slow'],
+    ['an unknown name', [[weak, 9]], { backend: 'other' }, 'backend-unavailable'],
     [
-      'a name never becomes another',
+      'no other backend for a named backend that is unavailable',
       [
         [broken, 1],
         [weak, 9],
@@ -169,7 +169,7 @@ describe('selection', () => {
       'backend-unavailable',
     ],
     [
-      'nor when it leaks',
+      'no other backend for a named backend that lacks a guarantee',
       [
         [leaky, 1],
         [weak, 9],
@@ -178,7 +178,7 @@ describe('selection', () => {
       'missing-guarantee',
     ],
     [
-      'nor when it is too weak',
+      'no other backend for a named backend below the requested level',
       [
         [weak, 1],
         [strong, 9],
@@ -186,8 +186,8 @@ describe('selection', () => {
       { backend: 'weak', minIsolation: 'microvm' },
       'missing-guarantee',
     ],
-    ['no wall for somebody who asked for one', [[none, 9]], {}, 'backend-unavailable'],
-    ['an image, which nothing here runs', [[weak, 9]], { image: 'debian' }, 'unsupported'],
+    ['never a backend without isolation', [[none, 9]], {}, 'backend-unavailable'],
+    ['an image that no backend supports', [[weak, 9]], { image: 'debian' }, 'unsupported'],
     ['the mock by its name', [[mock(), 0]], { backend: 'mock' }, 'mock'],
     ['the mock never by itself', [[mock(), 99]], {}, 'backend-unavailable'],
   ])('%s', async (_, entries, spec, expected) => {

@@ -11,9 +11,9 @@ import { clusterKeyFile, compose, databaseUrl } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson, visibleLines } from '../model/visible.ts'
 import { openStore } from '../store/open.ts'
-import { remoteTrail } from './audit-remote.ts'
 import { standardIo } from './check.ts'
-import { namedServer } from './remote.ts'
+import { remoteTrail } from './server/audit-remote.ts'
+import { namedServer } from './server/remote.ts'
 import type { CliIo } from './terminal/io.ts'
 
 /** The text of `ringfence audit --help`. */

@@ -8,7 +8,7 @@ import { endOrphanProcesses } from '../host/process/orphans.ts'
 import { killOwnProcessWhenStuck } from '../host/process/process-deadline.ts'
 import { SandboxError } from '../model/errors.ts'
 import { type BrokerIdentity, buildOf, isReplaced, isServed } from './broker/request-check.ts'
-import { LEADING_FLAGS, runCommandLine } from './command-line.ts'
+import { commandName, runCommandLine } from './options/command-line.ts'
 
 /** How long the broker stays after the last request. */
 const IDLE_SECONDS = 300
@@ -25,20 +25,29 @@ export async function broker(): Promise<number> {
   const stateDir = stateDirectory(env)
   const program = join(dirname(process.argv[1] as string), 'main.cjs')
   await warmUp()
+  const build = buildOf(program)
+  // SECURITY: what was loaded may be the build before the one that is there now; it must not judge for the new one.
+  if (build !== env.RINGFENCE_BROKER_BUILD) return 1
   serveCallersOnly()
-  const requests = new Requests(Number(env.RINGFENCE_BROKER_IDLE ?? IDLE_SECONDS) * 1000)
+  const requests = new Requests(idleMs(env.RINGFENCE_BROKER_IDLE))
   const listener = await listenForFronts(frontPath(), stateDir, (request, connection) =>
     requests.take(request, connection),
   )
   await requests.serve(listener, {
     secret: listener.secret,
     program,
-    build: buildOf(program),
+    build,
     node: process.execPath,
     stateDir,
     env,
   })
   return 0
+}
+
+/** PLATFORM: timers take at most 2^31 - 1 ms. */
+function idleMs(seconds: string | undefined): number {
+  const ms = Number(seconds ?? IDLE_SECONDS) * 1000
+  return ms >= 0 ? Math.min(ms, 2 ** 31 - 1) : IDLE_SECONDS * 1000
 }
 
 /** Loads and compiles what requests need. A configuration that is invalid now is reported to the next request. */
@@ -133,7 +142,7 @@ const SERVED: Readonly<Record<string, 'at once' | 'planned'>> = {
 }
 
 async function answer({ args }: FrontRequest, connection: FrontConnection): Promise<number> {
-  const name = args.find((word) => !LEADING_FLAGS.includes(word)) ?? ''
+  const name = commandName(args)
   const when = Object.hasOwn(SERVED, name) ? SERVED[name] : undefined
   if (when === 'at once') connection.accept()
   return when === undefined ? 0 : runCommandLine(args)

@@ -1,6 +1,6 @@
 import { compose, environment, stateDirectory } from '../compose/compose.ts'
 import { loadConfig } from '../host/config-file.ts'
-import { usage } from './options.ts'
+import { usage } from './options/options.ts'
 import type { CliIo } from './terminal/io.ts'
 import { err, outStyled } from './terminal/output.ts'
 

@@ -1,5 +1,5 @@
 import { commandNames, helpText } from './help.ts'
-import { parseOptions, usage } from './options.ts'
+import { parseOptions, usage } from './options/options.ts'
 import { outStyled } from './terminal/output.ts'
 
 /** What can follow a command: its actions and flags, as its help text shows them. */

@@ -5,7 +5,7 @@ import type { BackendView } from '../model/api/host.ts'
 import { GUARANTEE_NAMES } from '../model/guarantee.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { imageJson, imageLine } from './image.ts'
-import { parseOptions } from './options.ts'
+import { parseOptions } from './options/options.ts'
 import { outStyled } from './terminal/output.ts'
 
 /** `ringfence doctor`: starts every backend once; uses no cached result. */

@@ -1,7 +1,7 @@
 import { EvalThrew, safeEval, safeEvalAsync } from '../eval/safe-eval.ts'
 import { SandboxError } from '../model/errors.ts'
 import { visible, visibleJson } from '../model/visible.ts'
-import { numberOption, parseOptions, usage } from './options.ts'
+import { numberOption, parseOptions, usage } from './options/options.ts'
 import { err, out } from './terminal/output.ts'
 
 const OPTIONS = {

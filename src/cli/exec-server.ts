@@ -3,9 +3,9 @@ import { CodexExecServer } from '../adapters/codex/exec-server.ts'
 import { localSession } from '../agents.ts'
 import { environment } from '../compose/compose.ts'
 import { listenOnLoopback } from '../server/websocket-listener.ts'
-import { numberOption, parseOptions, usage } from './options.ts'
-import { server } from './remote.ts'
-import { SESSION_OPTIONS, sessionSpec } from './session-options.ts'
+import { numberOption, parseOptions, usage } from './options/options.ts'
+import { SESSION_OPTIONS, sessionSpec } from './options/session-options.ts'
+import { server } from './server/remote.ts'
 import { err, out } from './terminal/output.ts'
 
 const OPTIONS = { ...SESSION_OPTIONS, port: { type: 'string' }, server: { type: 'boolean' } } as const

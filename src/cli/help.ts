@@ -193,7 +193,7 @@ examples:
   ringfence audit proof 12
 `
 
-const SKILL = `usage: ringfence skill init DIR --lang c|rust|assemblyscript|python|node
+const SKILL = `usage: ringfence skill init DIR --lang c|rust|assemblyscript|javascript-wasm|python|node
        ringfence skill inspect DIR
        ringfence skill run DIR|NAME [--input JSON|TEXT] [--grant CAPABILITY]… [--workspace DIR] [--agent-id ID]
        ringfence skill list
@@ -221,7 +221,7 @@ const WASM = `usage: ringfence wasm run FILE [--input JSON] [--fuel N] [--memory
                           [--call FUNCTION] [--workspace DIR] [--agent-id ID]
        ringfence wasm meter IN -o OUT
 
-Runs a WebAssembly module with only the capabilities you grant. Fuel is counted by Wasmtime's rules; a deadline and a
+Runs a WebAssembly module or component with only the capabilities you grant. Fuel is counted by Wasmtime's rules; a deadline and a
 memory limit always apply. Exit 124: a limit stopped the module; 1: the module failed.
 
 examples:
@@ -383,7 +383,8 @@ A sandbox with a name (create --name web) can be used by it wherever an ID is as
 create accepts --name, --label K=V, --backend, --min-isolation, --template, --image, --workspace, --mount, --volume NAME:/path[:ro],
 --network, --allow-host, --env, --secret, --cpus, --memory, --disk, --pids, --timeout (maximum lifetime; 0 = unlimited), --idle, --review,
 --isolate (commands share only the mounts), --agent-id. Sizes are MB, or 512m, 2g; times are seconds, or 30s, 5m, 1h.
-exec --isolate is refused unless the sandbox isolates its commands; there, --use-secret NAME gives the command a secret and --no-network takes the proxy away.
+exec --isolate is refused unless the sandbox isolates its commands; there, --use-secret NAME gives the command a secret, --use-port N
+a port at which it can be reached, and --no-network takes the proxy away.
 exec passes standard input that is not a terminal, signals and the exit code. -t needs \`[policy] allow_interactive\` on the server.
 port prints the URL of a port inside the sandbox; with --open, this machine's loopback leads to it until Ctrl-C.
 

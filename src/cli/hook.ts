@@ -15,7 +15,7 @@ import { killOwnProcessAfter } from '../host/process/process-deadline.ts'
 import { SandboxError } from '../model/errors.ts'
 import { redact } from '../model/redact.ts'
 import { hookContextOf, judgeToolCall, type OwnProgram } from './hook/judge.ts'
-import { parseOptions, usage } from './options.ts'
+import { parseOptions, usage } from './options/options.ts'
 import { err, inputStream, out } from './terminal/output.ts'
 
 const OPTIONS = {

@@ -80,7 +80,7 @@ describe('policy test', () => {
   it.each([
     ['an unknown key', 'polcy = 1'],
     ['a bare interpreter', '[[policy.rule]]\nprefix = ["bash"]\naction = "allow"'],
-    ['a pattern that is none', '[[policy.rule]]\nregex = "("\naction = "ask"'],
+    ['an invalid pattern', '[[policy.rule]]\nregex = "("\naction = "ask"'],
   ])('refuses a file with %s', async (_, text) => {
     await expect(run('test', file(text))).rejects.toMatchObject({ code: 'invalid-config' })
   })
@@ -190,7 +190,7 @@ describe('check with a policy', () => {
     expect(await checkUrl([url, '--config', urls], io, load)).toBe(code)
   })
 
-  it('knows no other flags', async () => {
+  it('rejects unknown flags', async () => {
     await expect(checkPath(['/a', '--wrong'], io)).rejects.toMatchObject({ code: 'invalid-input' })
     await expect(checkUrl(['http://a/', '--wrong'], io)).rejects.toMatchObject({ code: 'invalid-input' })
   })

@@ -4,7 +4,7 @@ import { SandboxError } from '../model/errors.ts'
 import { configSchema } from '../model/reference/config.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import type { ExampleResult } from '../policy/policy.ts'
-import { parseOptions, usage } from './options.ts'
+import { parseOptions, usage } from './options/options.ts'
 import { err, out } from './terminal/output.ts'
 
 /** `ringfence policy init|validate|test|explain|schema|learn`. */

@@ -13,8 +13,8 @@ import { VERSION } from '../model/version.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { type BackendProof, type ProofMode, proveBackend, storedProof } from '../prove/prove.ts'
 import { checkReport, reportOf, signReport } from '../prove/report.ts'
-import { parseOptions, usage } from './options.ts'
-import { table } from './remote.ts'
+import { parseOptions, usage } from './options/options.ts'
+import { table } from './server/remote.ts'
 import { err, out } from './terminal/output.ts'
 
 const OPTIONS = {

@@ -4,7 +4,7 @@ import { agentPath, compose } from '../compose/compose.ts'
 import { type Change, Review } from '../host/review/review.ts'
 import { isWithin } from '../model/path.ts'
 import { visible, visibleJson } from '../model/visible.ts'
-import { parseOptions, usage } from './options.ts'
+import { parseOptions, usage } from './options/options.ts'
 import { err, out } from './terminal/output.ts'
 import { unifiedDiff } from './text-diff.ts'
 

@@ -10,11 +10,11 @@ import { execResultJson } from '../supervisor/exec/exec-json.ts'
 import type { Executed, Sandbox } from '../supervisor/sandbox.ts'
 import { acceptRun } from './broker/servable-run.ts'
 import { printHelp } from './help.ts'
-import { parseOptions, usage, withSeparator } from './options.ts'
-import { SANDBOX_OPTIONS, specOf } from './sandbox-options.ts'
+import { parseOptions, usage, withSeparator } from './options/options.ts'
+import { SANDBOX_OPTIONS, specOf } from './options/sandbox-options.ts'
 import { approver } from './terminal/approver.ts'
 import { askReview } from './terminal/ask.ts'
-import { err, isTerminalStream, out } from './terminal/output.ts'
+import { err, isTerminalStream, out, outJson } from './terminal/output.ts'
 import { explain } from './terminal/plan-text.ts'
 import { isTerminal, runInTerminal, SignalForwarder } from './terminal/terminal.ts'
 import { TerminalLease } from './terminal/terminal-lease.ts'
@@ -109,7 +109,7 @@ async function runIn(
     // Close first: nothing may write during the review, and closing must not touch applied or dropped changes.
     if (sandbox.review) await sandbox.close()
     const reviewed = sandbox.review && (await reviewRun(sandbox.review, ringfence, values))
-    if (values.json) out(`${visibleJson({ ...resultJson(sandbox, done), ...reviewed })}\n`)
+    if (values.json) await outJson({ ...resultJson(sandbox, done), ...reviewed })
     else if (!values.quiet) {
       printStop(done, sandbox.plan.limits)
       if (isTerminalStream('stderr')) printViolations(done, sandbox.plan.limits)

@@ -10,14 +10,14 @@ import {
   unknownAction,
   usage,
   withSeparator,
-} from './options.ts'
-import { print, server, table } from './remote.ts'
+} from './options/options.ts'
 import { copy } from './sandbox/copy.ts'
 import { attachTo, execHere, execJson } from './sandbox/exec.ts'
 import { allSandboxes, find, NAME } from './sandbox/find.ts'
 import { openPort } from './sandbox/forward.ts'
 import { followOutput, stats, wait } from './sandbox/observe.ts'
 import { shellLine, terminalIn } from './sandbox/remote-terminal.ts'
+import { print, server, table } from './server/remote.ts'
 
 const OPTIONS = {
   backend: { type: 'string' },
@@ -59,6 +59,7 @@ const OPTIONS = {
   isolate: { type: 'boolean' },
   'use-secret': { type: 'string', multiple: true },
   'no-network': { type: 'boolean' },
+  'use-port': { type: 'string', multiple: true },
 } as const
 
 type Parsed = ReturnType<typeof parseOptions<typeof OPTIONS>>
@@ -232,6 +233,7 @@ async function exec(values: Values, [id, ...argv]: readonly string[]): Promise<n
     isolation: values.isolate ? ('command' as const) : undefined,
     secrets: values['use-secret'],
     network: values['no-network'] ? false : undefined,
+    ports: values['use-port']?.map(Number),
   })
   return values.json ? execJson(target, command, options) : execHere(target, command, options)
 }

@@ -8,7 +8,7 @@ import type { InspectedSkill, SkillRunner } from '../skills/runner.ts'
 import type { Finding } from '../skills/scan.ts'
 import type { SkillSignature } from '../skills/signature.ts'
 import { STARTER_LANGUAGES } from '../skills/starter.ts'
-import { parseOptions, usage } from './options.ts'
+import { parseOptions, usage } from './options/options.ts'
 import { err, out } from './terminal/output.ts'
 import { exitCodeOf, noteUnreadConfig } from './wasm.ts'
 

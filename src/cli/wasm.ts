@@ -7,6 +7,7 @@ import type { Json } from '../model/event.ts'
 import { visible, visibleJson } from '../model/visible.ts'
 import { networkPolicyOf } from '../policy/network/network.ts'
 import { memoryOf } from '../skills/memory.ts'
+import { isComponent } from '../wasm/component/decode.ts'
 import { publicFetcher } from '../wasm/host/fetch.ts'
 import { MAX_FRAMES, meterModule } from '../wasm/meter/meter.ts'
 import {
@@ -17,7 +18,7 @@ import {
   type WasmSandboxOptions,
 } from '../wasm/sandbox.ts'
 import { eventsOf } from '../wasm/skill-events.ts'
-import { numberOption, parseOptions, usage } from './options.ts'
+import { numberOption, parseOptions, usage } from './options/options.ts'
 import { err, out } from './terminal/output.ts'
 
 const OPTIONS = {
@@ -79,6 +80,14 @@ function limitsOf({ sandbox = {} }: Config, values: Values): Limits {
 }
 
 function meter(bytes: Uint8Array, out: string, values: Values, { fuel, memoryMb, stack }: Limits): number {
+  if (isComponent(bytes))
+    throw new SandboxError('unsupported', 'a component is metered when it runs, not in advance', {
+      hint: '`ringfence wasm run` runs it; `wasm meter` takes a core module',
+    })
+  if (isComponent(bytes))
+    throw new SandboxError('unsupported', 'a component is metered when it runs, not in advance', {
+      hint: '`ringfence wasm run` runs it; `wasm meter` takes a core module',
+    })
   const metered = meterModule(bytes, { memoryMb, initial: { fuel, frames: stack } })
   writeFileSync(out, metered.bytes)
   const facts = { bytes: bytes.length, metered_bytes: metered.bytes.length, fuel, memory_mb: memoryMb, stack }

@@ -19,6 +19,7 @@ import type {
   SandboxInfo,
   SandboxMetrics,
   SnapshotInfo,
+  TerminalSize,
   TrailRecord,
 } from './types.ts'
 
@@ -107,6 +108,15 @@ export class RemoteSandbox {
       method: 'POST',
       path: this.#path('/signal'),
       json: { exec_id: execId, signal },
+    })
+  }
+
+  /** Changes the size of the terminal of a command that was started with `terminal`. */
+  async resize(execId: string, terminal: TerminalSize): Promise<void> {
+    await this.#transport.json({
+      method: 'POST',
+      path: this.#path('/resize'),
+      json: { exec_id: execId, terminal },
     })
   }
 

@@ -56,12 +56,19 @@ export type ExecOptions = {
   readonly secrets?: readonly string[]
   /** Of an isolated command: whether it may use the sandbox's proxy. Default: yes. */
   readonly network?: boolean
+  /** Of an isolated command: the ports at which it can be reached from outside. Default: none. */
+  readonly ports?: readonly number[]
   readonly stdin?: string
   readonly stdin_open?: boolean
+  /** Runs the command in a terminal of this size, if the server allows terminals. All output is `stdout`. */
+  readonly terminal?: TerminalSize
   readonly timeout_ms?: number
   readonly background?: boolean
   readonly signal?: AbortSignal
 }
+
+/** The size of a terminal in characters. */
+export type TerminalSize = { readonly cols: number; readonly rows: number }
 
 /** One event of a running command. */
 export type ExecEvent =

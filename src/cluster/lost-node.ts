@@ -3,8 +3,8 @@ import { answerApproval, pendingApprovals } from '../store/approvals.ts'
 import { type NodeRow, noteSettled } from '../store/nodes.ts'
 import { changeSandbox, forgetIdempotency, type SandboxRow, unfinishedOf } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
-import { ENDED } from '../supervisor/lifecycle.ts'
-import { isRestartable } from '../supervisor/takeover.ts'
+import { ENDED } from '../supervisor/lifecycle/lifecycle.ts'
+import { isRestartable } from '../supervisor/lifecycle/takeover.ts'
 
 /** What settles the sandboxes of a lost node. */
 export type LostNodeParts = { readonly store: Store; readonly trail: EventSink }

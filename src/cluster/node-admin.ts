@@ -2,6 +2,7 @@ import { SandboxError } from '../model/errors.ts'
 import type { EventSink } from '../model/event.ts'
 import { listNodes, type NodeRow, type NodeSchedule, removeNode, scheduleNode } from '../store/nodes.ts'
 import type { Store } from '../store/sql.ts'
+import { countVolumes, forgetArchivesOn } from '../store/volumes.ts'
 import { settleLostNode } from './lost-node.ts'
 
 /** What the operator does with nodes. */
@@ -16,6 +17,11 @@ export class NodeAdmin {
 
   list(): Promise<readonly NodeRow[]> {
     return listNodes(this.#store)
+  }
+
+  /** How many volumes each node has. */
+  volumes(): Promise<ReadonlyMap<string, number>> {
+    return countVolumes(this.#store)
   }
 
   async find(idOrName: string): Promise<NodeRow> {
@@ -47,6 +53,8 @@ export class NodeAdmin {
     if (node.state === 'up')
       throw new SandboxError('wrong-state', `node ${node.name} runs`, { hint: 'stop it first' })
     await settleLostNode({ store: this.#store, trail: this.#trail }, node, 'with its files')
+    // An older program did not count how often its volumes were opened for writing.
+    if (!node.facts.marksVolumes) await this.#store.write((tx) => forgetArchivesOn(tx, node.id))
     await this.#trail.append({ event: 'Node', node: node.id, name: node.name, state: 'removed' })
     if (!(await this.#store.write((tx) => removeNode(tx, node.id))))
       throw new SandboxError('conflict', `node ${node.name} runs again`, { hint: 'stop it first' })

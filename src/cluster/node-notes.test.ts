@@ -5,7 +5,7 @@ import { nodeNotes } from './node-notes.ts'
 const node = (name: string, more: Partial<Pick<NodeRow, 'state' | 'version'>> = {}, failures = 0): NodeRow =>
   ({ id: name, name, state: 'up', version: '1', facts: { failures }, ...more }) as NodeRow
 
-test('what doctor says about nodes', () => {
+test('doctor reports the state of nodes', () => {
   expect(nodeNotes(undefined)).toMatchObject([{ weight: 'stops' }])
   expect(nodeNotes([node('a'), node('b')]).map(({ text }) => text)).toEqual([
     'a cluster of 2 nodes that run: a, b',

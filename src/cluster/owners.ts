@@ -1,7 +1,7 @@
 import { findApproval } from '../store/approvals.ts'
 import { findSandbox } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
-import { isEnded } from '../supervisor/lifecycle.ts'
+import { isEnded } from '../supervisor/lifecycle/lifecycle.ts'
 
 /** Which node something belongs to. */
 export type Owner = {

@@ -50,12 +50,12 @@ describe('refusalOf', () => {
 })
 
 describe('choose', () => {
-  test('the emptiest of a few nodes, by what each has least of', () => {
+  test('picks the emptiest of a few nodes, by the scarcest resource of each', () => {
     const choice = choose([node('a', { used: 5 }), node('b', { used: 1 }), node('c', { used: 3 })], need)
     expect('nodes' in choice && choice.nodes.map(({ id }) => id)).toEqual(['b', 'c', 'a'])
   })
 
-  test('says why nothing fits, and whether waiting helps', () => {
+  test('reports why no node fits, and whether waiting helps', () => {
     const full = choose([node('a', { used: 10 }), node('b', { schedule: 'cordoned' })], need)
     if (!('refused' in full)) throw new Error('it fits')
     expect(describeRefusals(full.refused)).toBe('1 without enough processors, 1 take no new sandboxes')
@@ -65,7 +65,7 @@ describe('choose', () => {
     expect(describeRefusals(new Map())).toBe('there are no nodes')
   })
 
-  test('finds the one node among a thousand that fits', () => {
+  test('finds the only fitting node among a thousand', () => {
     const nodes = Array.from({ length: 1000 }, (_, at) => node(`n${at}`, { used: at === 777 ? 0 : 10 }))
     const choice = choose(nodes, need)
     expect('nodes' in choice && choice.nodes.map(({ id }) => id)).toEqual(['n777'])
@@ -81,12 +81,12 @@ describe('Reservations', () => {
     perSandbox: { cpus: 1, memoryMb: 10, diskMb: 10 },
   }
 
-  test('never more than the capacity, and nothing is left when all are gone', () => {
+  test('never exceed the capacity, and are all released at the end', () => {
     const own = new Reservations(capacity)
     const leave = [own.reserve({}), own.reserve({ limits: { cpus: 1 } })]
     expect(() => own.reserve({})).toThrow(NoRoom)
     leave[0]?.()
-    // A second call gives nothing back.
+    // A second release has no effect.
     leave[0]?.()
     leave.push(own.reserve({}))
     expect(() => own.reserve({})).toThrow('without enough processors')
@@ -94,7 +94,7 @@ describe('Reservations', () => {
     expect(own.facts().used).toEqual({ cpus: 0, memoryMb: 0, diskMb: 0, sandboxes: 0 })
   })
 
-  test('a success ends a row of failures', () => {
+  test('a success resets the count of failures', () => {
     const own = new Reservations(capacity)
     own.note(true)
     own.note(true)
@@ -104,7 +104,7 @@ describe('Reservations', () => {
   })
 })
 
-test('a lease ends for its holder before it ends in the database', () => {
+test('a lease expires for its holder before it expires in the database', () => {
   let now = 0
   const lease = new Lease(3000, () => now)
   expect(lease.isHeld).toBe(false)

@@ -40,6 +40,8 @@ export type RegistryParts = {
   readonly runtime: () => 'runc' | 'runsc' | undefined
   readonly microvmDriver: () => (typeof MICROVM_DRIVERS)[number]
   readonly kubernetes: () => KubernetesConfig | undefined
+  /** Whether this server belongs to a cluster on one database. */
+  readonly isMember: () => boolean
   readonly closing: (() => Promise<void>)[]
 }
 
@@ -128,7 +130,11 @@ async function imageParts(options: RegistryOptions, { stateDir, ready }: Registr
   }
 }
 
-function lazyDocker(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+function lazyDocker(
+  options: RegistryOptions,
+  parts: RegistryParts,
+  probePlan: (isolation?: Isolation) => Plan,
+): Backend {
   const sockets = engineSockets(parts.env)
   return lazy(
     {
@@ -150,7 +156,11 @@ function lazyDocker(options: RegistryOptions, parts: RegistryParts, probePlan: (
   )
 }
 
-function lazyGvisor(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+function lazyGvisor(
+  options: RegistryOptions,
+  parts: RegistryParts,
+  probePlan: (isolation?: Isolation) => Plan,
+): Backend {
   return lazy(
     { name: 'gvisor', level: 'gvisor', emulated: false, mountsVolumes: true, ...imageFace(options) },
     () => hostFingerprint([systemProgram('runsc') ?? 'runsc', agentPath()]),
@@ -164,7 +174,11 @@ function lazyGvisor(options: RegistryOptions, parts: RegistryParts, probePlan: (
 }
 
 /** Guests count as hardware-virtualized once a probe has shown it since the host booted. */
-function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
+function lazyMicrovm(
+  options: RegistryOptions,
+  parts: RegistryParts,
+  probePlan: (isolation?: Isolation) => Plan,
+): Backend {
   const { stateDir } = parts
   const fingerprint = (): string => {
     const files = [systemProgram('qemu-system-x86_64') ?? 'qemu', agentPath(), kernelRecord(stateDir)]
@@ -204,8 +218,18 @@ function lazyMicrovm(options: RegistryOptions, parts: RegistryParts, probePlan: 
 const CLUSTER_PROBE_MS = 600_000
 
 /** Off unless the configuration has `[kubernetes]`. A cluster changes without us, so a probe is kept for minutes only. */
-function lazyKubernetes(options: RegistryOptions, parts: RegistryParts, probePlan: () => Plan): Backend {
-  const face = { name: 'kubernetes', level: 'container', emulated: false, ...imageFace(options) } as const
+function lazyKubernetes(
+  options: RegistryOptions,
+  parts: RegistryParts,
+  probePlan: (isolation?: Isolation) => Plan,
+): Backend {
+  const face = {
+    ...({ name: 'kubernetes', emulated: false } as const),
+    ...imageFace(options),
+    get level() {
+      return parts.kubernetes()?.runtime ?? 'container'
+    },
+  }
   return lazy(
     face,
     () => `${Math.floor(Date.now() / CLUSTER_PROBE_MS)} ${JSON.stringify(parts.kubernetes() ?? '')}`,
@@ -225,6 +249,7 @@ function lazyKubernetes(options: RegistryOptions, parts: RegistryParts, probePla
         pod: ownPod(parts.env, settings?.namespace),
         refuses: refusedBy,
         ready: options.stays ? (config?.ready ?? 0) : 0,
+        outlives: options.stays === true && parts.isMember(),
       })
       parts.closing.push(() => backend.close())
       return backend

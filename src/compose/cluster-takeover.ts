@@ -3,15 +3,17 @@ import { nodeFor } from '../cluster/rendezvous.ts'
 import { NoRoom } from '../cluster/reservations.ts'
 import { Restarts } from '../cluster/restarts.ts'
 import { SandboxError } from '../model/errors.ts'
+import { mayOutlive, type Spec } from '../model/spec.ts'
 import { fetchArchive } from '../server/cluster/peer-archives.ts'
 import { type PeerOrder, sendOrder, type TakeOrder } from '../server/cluster/peer-takeover.ts'
 import type { ServerParts } from '../server/parts.ts'
 import { findSandbox, type SandboxRow, unfinishedOf } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import type { ArchiveStore } from '../supervisor/archives/archive-store.ts'
-import { ENDED } from '../supervisor/lifecycle.ts'
+import { ENDED } from '../supervisor/lifecycle/lifecycle.ts'
+import { isRestartable } from '../supervisor/lifecycle/takeover.ts'
 import type { SharedArchives, Template } from '../supervisor/snapshots/templates.ts'
-import { isRestartable } from '../supervisor/takeover.ts'
+import type { VolumeMoves } from '../supervisor/volumes/volume-moves.ts'
 import type { Membership } from './serve-cluster.ts'
 
 /** Sandboxes that change their node, and the archives that they need there. */
@@ -41,8 +43,9 @@ export function restartsOf(membership: Membership, parts: ServerParts, store: St
 
 /** What other nodes ask of this one. Returns whether it was done; false: there is nothing to do any more. */
 export const carryingOut =
-  (parts: ServerParts, store: Store) =>
+  (parts: ServerParts, store: Store, moves: VolumeMoves) =>
   async (order: PeerOrder): Promise<boolean> => {
+    if (order.kind === 'volume') return moves.accept(order)
     if (order.kind === 'take') return takeHere(parts, store, order)
     const found = await parts.templates.find(order.tenant, order.id)
     if (found) await parts.templates.bring(found)
@@ -56,7 +59,8 @@ async function takeHere(parts: ServerParts, store: Store, order: TakeOrder): Pro
   const isTheirs = row?.instance === order.instance && row.epoch === order.epoch
   if (!row || !isTheirs || !mayMove(row, order)) return false
   const { tenant } = row
-  const snapshot = await filesOf(parts, row, order.snapshot)
+  const isComplete = mayOutlive(row.backend) && !(JSON.parse(row.spec) as Spec).restart
+  const snapshot = isComplete ? undefined : await filesOf(parts, row, order.snapshot)
   // Before the sandbox is ours: a node that cannot get the files leaves it to another one.
   if (snapshot) await templates.bring(snapshot)
   // SECURITY: the spec is judged again, for the key that created the sandbox; without the key as for any key of its tenant.

@@ -111,6 +111,7 @@ const backendSettings = (now: () => InForce) => ({
   runtime: () => now().config.backends?.docker_runtime,
   microvmDriver: () => now().config.microvm?.driver ?? 'qemu',
   kubernetes: () => now().config.kubernetes,
+  isMember: () => now().config.cluster !== undefined,
 })
 
 /** Reads the configuration and connects all parts. */

@@ -31,15 +31,16 @@ import type { NodeFacts } from '../store/nodes.ts'
 import { openStore } from '../store/open.ts'
 import { liveSandboxIds, type SandboxRow } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
-import { findVolume, volumeNode } from '../store/volumes.ts'
+import { findVolume, volumeById } from '../store/volumes.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../supervisor/access/sandbox-tokens.ts'
 import type { Instance } from '../supervisor/instance.ts'
-import type { Fleet } from '../supervisor/supervisor.ts'
+import type { Fleet } from '../supervisor/supervisor-parts.ts'
+import type { VolumeMoves } from '../supervisor/volumes/volume-moves.ts'
 import { Drain } from './cluster-drain.ts'
 import { carryingOut, restartOwn, restartsOf } from './cluster-takeover.ts'
+import { nodeOfVolume } from './cluster-volumes.ts'
 import { clusterKeyFile, type Ringfence } from './compose.ts'
-import { backendReports } from './doctor.ts'
 
 /** This server as a member of a cluster: what is opened before its services, and what connects them afterwards. */
 export type Membership = {
@@ -52,6 +53,8 @@ export type Membership = {
   readonly reservations: Reservations
   readonly facts: () => NodeFacts
   readonly config: ClusterConfig
+  /** What stays on this node while it drains. */
+  readonly staying: { list: NonNullable<NodeFacts['staying']> }
 }
 
 const LEASE_SECS = 10
@@ -63,6 +66,7 @@ const leaseOf = ({ lease_secs = LEASE_SECS }: ClusterConfig): number => lease_se
  */
 export const idleMsIn = ({ cluster }: Config): number | undefined => cluster && leaseOf(cluster) / 2
 const DISK_SHARE = 0.9
+const LOOK_MS = 60_000
 
 /** What a server needs to join. */
 export type JoinOptions = {
@@ -109,7 +113,9 @@ export async function joinCluster(
   })
   closing.push(() => leases.close())
   const reservations = new Reservations(capacityOf(config, ringfence))
-  const facts = factsOf(reservations, ringfence, config)
+  const staying: Membership['staying'] = { list: [] }
+  const own = factsOf(reservations, ringfence, config, closing)
+  const facts = (): NodeFacts => ({ ...own(), ...(staying.list.length > 0 && { staying: staying.list }) })
   const node = await ClusterNode.register({
     store,
     leases,
@@ -131,7 +137,18 @@ export async function joinCluster(
   closing.push(() => peers.close())
   closing.push(() => node.leave())
   node.start()
-  return { key, node, certificate, peers, listener, owners: new Owners(store), reservations, facts, config }
+  return {
+    key,
+    node,
+    certificate,
+    peers,
+    listener,
+    owners: new Owners(store),
+    reservations,
+    facts,
+    config,
+    staying,
+  }
 }
 
 function addressOf({ listen = '127.0.0.1:0', url }: ClusterConfig) {
@@ -165,15 +182,32 @@ function capacityOf(config: ClusterConfig, { stateDir, config: { server = {} } }
 }
 
 /** What this node says about itself; its backends are probed in the background. */
-function factsOf(reservations: Reservations, ringfence: Ringfence, { labels = {} }: ClusterConfig) {
-  let backends: readonly string[] = []
-  void backendReports(ringfence).then(
-    (reports) => {
-      backends = reports.filter(({ available }) => available).map(({ name }) => name)
-    },
-    () => {},
-  )
-  return (): NodeFacts => ({ ...reservations.facts(), backends, labels })
+function factsOf(
+  reservations: Reservations,
+  ringfence: Ringfence,
+  { labels = {} }: ClusterConfig,
+  closing: (() => void)[],
+) {
+  const { registry } = ringfence
+  const available = new Set<string>()
+  // Each backend counts once its own probe ends: a slow one does not hold back the others.
+  const look = (): void => {
+    for (const { name } of registry.list())
+      void registry.probe(name).then(
+        (probe) => (probe.available ? available.add(name) : available.delete(name)),
+        () => available.delete(name),
+      )
+  }
+  look()
+  // A backend may be away for a while; results are cached as long as nothing changes.
+  const looking = setInterval(look, LOOK_MS).unref()
+  closing.push(() => clearInterval(looking))
+  return (): NodeFacts => ({
+    ...reservations.facts(),
+    backends: [...available].sort(),
+    labels,
+    marksVolumes: true,
+  })
 }
 
 /** Failures of a create that say something about the node, and not about the request. */
@@ -209,12 +243,16 @@ const ABANDON_MS = 5000
 export function enlist(
   membership: Membership,
   parts: ServerParts,
-  { store, onFenced }: { readonly store: Store; readonly onFenced: () => void },
+  {
+    store,
+    moves,
+    onFenced,
+  }: { readonly store: Store; readonly moves: VolumeMoves; readonly onFenced: () => void },
 ): Drain {
   const { node, owners, peers, listener } = membership
   const { supervisor, log } = parts
   const restarts = restartsOf(membership, parts, store)
-  const drain = new Drain(membership, parts, restarts)
+  const drain = new Drain(membership, parts, { restarts, moves })
   const restartReleased = (): void =>
     void restartOwn(membership, restarts, { store, isLive: (id) => supervisor.has(id), log }).catch(
       (error: Error) => log(`sandboxes of an earlier run are not started again yet: ${error.message}`),
@@ -317,13 +355,19 @@ export function describeCluster({ node, facts }: Membership, { metrics }: Server
   })
 }
 
+const ID_OF_VOLUME = /^vol_[0-9a-f]+$/
+
 type IncomingHttpHeaders = Parameters<CreateRouterParts['volumeOwner']>[0]
 
 /** How the server listens: requests go to the nodes that own what they are about. */
 export function clusterListening(
   membership: Membership,
   parts: ServerParts,
-  { store, tokens }: { readonly store: Store; readonly tokens: SandboxTokens },
+  {
+    store,
+    tokens,
+    moves,
+  }: { readonly store: Store; readonly tokens: SandboxTokens; readonly moves: VolumeMoves },
 ): ListenOptions['cluster'] {
   const { node, peers, owners, reservations, facts, config, listener } = membership
   const { supervisor, metrics, log, templates } = parts
@@ -334,10 +378,11 @@ export function clusterListening(
   const tenantIn = async (headers: IncomingHttpHeaders): Promise<string | undefined> =>
     (await principalOf(new Headers(definedHeaders(headers))))?.tenant
   const volumeOwner = async (headers: IncomingHttpHeaders, idOrName: string): Promise<string | undefined> => {
-    if (idOrName.startsWith('vol_')) return volumeNode(store, idOrName)
-    const tenant = await tenantIn(headers)
-    const row = tenant === undefined ? undefined : await findVolume(store, tenant, idOrName)
-    return row?.instance ?? undefined
+    const tenant = ID_OF_VOLUME.test(idOrName) ? undefined : await tenantIn(headers)
+    const row =
+      tenant === undefined ? await volumeById(store, idOrName) : await findVolume(store, tenant, idOrName)
+    // SECURITY: an error names what the caller named, because the volume may be another tenant's.
+    return row && nodeOfVolume(membership, moves, { ...row, name: idOrName.slice(0, 128) })
   }
   const templateOwner = async (headers: IncomingHttpHeaders, name: string): Promise<string | undefined> => {
     const tenant = await tenantIn(headers)
@@ -369,7 +414,7 @@ export function clusterListening(
     isLive: (id) => supervisor.has(id),
     volumeOwner,
     archivePath: (name) => templates.archivePath(name),
-    carryOut: carryingOut(parts, store),
+    carryOut: carryingOut(parts, store, moves),
     metrics,
     log,
   })

@@ -7,12 +7,13 @@ import type { WritableRoots } from '../host/root/writable-roots.ts'
 import type { CLUSTER_ROLES, Config } from '../model/config.ts'
 import { parseSpec, type Spec } from '../model/spec.ts'
 import type { Tracer } from '../model/tracer.ts'
+import { lentTo } from '../policy/grants/secret-lending.ts'
 import { approvedHostsOf } from '../policy/network/plan-egress.ts'
 import { AuthenticatedStreams } from '../server/authenticated-streams.ts'
 import { whyOut } from '../server/console-auth.ts'
-import { runBuild } from '../server/e2b/build.ts'
-import { Builds } from '../server/e2b/builds.ts'
 import type { E2bParts } from '../server/e2b/sandbox-request.ts'
+import { runBuild } from '../server/e2b/templates/build.ts'
+import { Builds } from '../server/e2b/templates/builds.ts'
 import { OPTIONS as E2B_OPTIONS } from '../server/e2b/views.ts'
 import { RateLimit } from '../server/guard.ts'
 import type { ListenOptions } from '../server/listen.ts'
@@ -54,6 +55,7 @@ import { backendReports, doctorReport } from './doctor.ts'
 import { e2bGateway } from './mcp-gateway.ts'
 import { operatorViews, SANDBOXES, sandboxesOf } from './operator-views.ts'
 import { deliversIn, fleetOf, type Membership, trailReader } from './serve-cluster.ts'
+import { awsSigner } from './storage.ts'
 
 /** Constructs the services that the server's routes use. */
 
@@ -128,9 +130,14 @@ export const e2bParts = (
   record: (event) => ringfence.trail.append(event),
   policyFor: (principal) => ringfence.gate.policyFor(requesterOf(principal)),
   diskMb: DISK_MB,
+  secretsFor: (principal) =>
+    lentTo(live.config.secret, requesterOf(principal)).map((one) => ({ ...one, since: STARTED })),
+  waive: () => live.config.e2b?.waive ?? [],
   ready: readyOf(ringfence),
   kernel: (file) => guestFile('kernels', file),
 })
+
+const STARTED = Date.now()
 
 /** Settings that are read again after each reload. */
 export type Live = {
@@ -355,6 +362,7 @@ export const imagesOf = (ringfence: Ringfence, dir: string): Images =>
     dir,
     agent: agentPath(),
     assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
+    signer: awsSigner,
     settings: () => {
       const { images = {} } = ringfence.current()
       return {

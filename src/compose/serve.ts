@@ -21,6 +21,7 @@ import type { Pruned } from '../supervisor/telemetry/retention.ts'
 import { countRecords, timedStore } from '../supervisor/telemetry/server-metrics.ts'
 import type { Drain } from './cluster-drain.ts'
 import { sharedArchives } from './cluster-takeover.ts'
+import { archiveVolumes, volumeMovesOf } from './cluster-volumes.ts'
 import {
   agentPath,
   compose,
@@ -236,8 +237,11 @@ async function serve(options: ServeOptions, grown: Grown, closing: Closing): Pro
   closing.push(() => parts.volumeFiles.close())
   const recovered = await recover(parts, grown)
   const { membership } = grown
-  const moving = membership && enlist(membership, parts, { store, onFenced: options.onFenced ?? (() => {}) })
-  const cluster = membership && clusterListening(membership, parts, grown)
+  const moves = membership && volumeMovesOf(membership, parts, grown)
+  const onFenced = options.onFenced ?? (() => {})
+  const moving = membership && moves && enlist(membership, parts, { store, moves, onFenced })
+  const cluster = membership && moves && clusterListening(membership, parts, { ...grown, moves })
+  if (membership && moves && grown.archives) closing.push(archiveVolumes(membership, moves, parts.log))
   if (membership) describeCluster(membership, parts)
   const codex = execServerMount()
   closing.push(() => codex.close())

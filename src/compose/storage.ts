@@ -1,9 +1,12 @@
 import { SandboxError } from '../model/errors.ts'
 import type { Store } from '../store/sql.ts'
 import { ArchiveStore } from '../supervisor/archives/archive-store.ts'
-import { openS3, type S3Settings } from '../supervisor/archives/s3.ts'
+import { openS3, type S3Settings, type Signer } from '../supervisor/archives/s3.ts'
 import type { Ringfence } from './compose.ts'
 import type { Membership } from './serve-cluster.ts'
+
+/** Signs requests to S3 and AWS; an optional package. */
+export const awsSigner = (): Promise<Signer> => import('aws4fetch')
 
 /** The store of archives of `[storage]`; undefined if there is none. */
 export async function archiveStoreOf(
@@ -17,7 +20,7 @@ export async function archiveStoreOf(
     throw new SandboxError('invalid-config', '[storage] needs [cluster]', {
       hint: 'a server that is alone keeps its archives in its state directory; remove [storage]',
     })
-  const objects = await openS3(settingsOf(storage, env), () => import('aws4fetch'))
+  const objects = await openS3(settingsOf(storage, env), awsSigner)
   return new ArchiveStore({
     objects,
     store,

@@ -50,23 +50,23 @@ function fetcher(allowed: readonly string[]) {
 }
 const own = () => fetcher([new URL(url).host])
 
-test('sends method, headers and body, and returns the answer', async () => {
+test('proxied fetch sends method, headers and body, and returns the response', async () => {
   const answer = await own()(`${url}/a?b=c`, { method: 'POST', headers: { 'X-Own': 'h' }, body: 'text' })
   expect([answer.status, await answer.text()]).toEqual([200, `POST ${new URL(url).host} h text`])
   expect((await own()(`${url}/none`)).status).toBe(204)
 })
 
-test('reaches no host that the proxy does not allow', async () => {
+test('proxied fetch reaches only hosts that the proxy allows', async () => {
   await expect(fetcher(['other.example'])(url)).rejects.toThrow(/the proxy refused/)
   await expect(own()('http://169.254.169.254/latest')).rejects.toThrow(/the proxy refused/)
 })
 
-test('follows no redirect', async () => {
+test('proxied fetch follows no redirect', async () => {
   const answer = await own()(`${url}/redirect`)
   expect([answer.status, answer.headers.get('location')]).toEqual([302, 'http://169.254.169.254/'])
 })
 
-test('ends bodies that are too long, cut off, or never come', async () => {
+test('proxied fetch ends bodies that are too long, truncated, or never arrive', async () => {
   await expect((await own()(`${url}/huge`)).text()).rejects.toThrow(/more than 10000 bytes/)
   await expect((await own()(`${url}/cut`)).text()).rejects.toThrow()
   await expect(own()(`${url}/hang`, { signal: AbortSignal.timeout(100) })).rejects.toThrow()

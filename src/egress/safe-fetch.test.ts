@@ -78,10 +78,10 @@ describe('assertPublicUrl', () => {
   })
 
   it.each<[string, readonly string[]]>([
-    ['one private among public ones', ['93.184.215.14', '10.0.0.1']],
+    ['one private address among public ones', ['93.184.215.14', '10.0.0.1']],
     ['an IPv4 address inside an IPv6 one', ['::ffff:127.0.0.1']],
     ['no answer', []],
-    ['something that is no address', ['example.org']],
+    ['text that is not an address', ['example.org']],
     ['metadata', ['169.254.169.254']],
   ])('refuses %s', async (_, answers) => {
     await expect(assertPublicUrl('http://example.com/', { resolve: () => answers })).rejects.toMatchObject(

@@ -27,7 +27,7 @@ const get = (port: number, host: string, at: number): Promise<string> =>
   talk(port, `GET http://${host}:${at}/ HTTP/1.1\r\nhost: ${host}:${at}\r\nconnection: close\r\n\r\n`)
 
 describe('an upstream proxy', () => {
-  it('gets every connection, as the address that was checked', async () => {
+  it('gets every connection with the checked address', async () => {
     const at = await world.http((_, response) => response.end('from the origin'))
     const { seen, port: outer } = await upstream()
     const via = { host: '127.0.0.1', port: outer, username: 'operator', password: 'pass word' }
@@ -41,7 +41,7 @@ describe('an upstream proxy', () => {
     ])
   })
 
-  it('widens nothing: what the list refuses never reaches it', async () => {
+  it('gets no connection that the allow list refuses', async () => {
     const at = await world.http((_, response) => response.end('from the origin'))
     const { seen, port: outer } = await upstream()
     const { port } = await world.proxy({ via: { host: '127.0.0.1', port: outer } })
@@ -49,7 +49,7 @@ describe('an upstream proxy', () => {
     expect(seen).toEqual([])
   })
 
-  it('is the only way: without it, or with wrong credentials, nothing is reached', async () => {
+  it('is required: without it, or with wrong credentials, no connection is made', async () => {
     const at = await world.http((_, response) => response.end('from the origin'))
     const { port: outer } = await upstream()
     for (const via of [
@@ -71,4 +71,4 @@ it.each([
   ['proxy.example', undefined],
   ['user@proxy.example:1080', undefined],
   ['proxy.example:0', undefined],
-])('%s is an address of a proxy: %o', (text, found) => expect(parseUpstream(text)).toEqual(found))
+])('the proxy address %s is parsed: %o', (text, found) => expect(parseUpstream(text)).toEqual(found))

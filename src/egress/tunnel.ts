@@ -77,7 +77,7 @@ function pump(from: Source, to: Duplex, count: (bytes: number) => void): Promise
   })
 }
 
-/** Whoever has ended too is closed next, which tells a socket the same as ending it, for one call of the kernel less. */
+/** A socket that both sides have ended is closed next: the peer sees the same as after `end`, for one system call less. */
 const isDoneWith = (to: Duplex): boolean =>
   to instanceof Socket && to.readableEnded && to.writableLength === 0
 

@@ -30,7 +30,7 @@ const asking = async (answer: Answer, allowHosts: readonly string[] = []) => {
   return { asked, ...(await world.proxy({ allowHosts, unlisted })) }
 }
 
-describe('a host that is not on the list', () => {
+describe('a host that is not on the allow list', () => {
   it.each([
     ['http', (port: number, server: number) => getThrough(port, 'a.example', server)],
     ['connect', (port: number, server: number) => connectTo(port, `a.example:${server}`)],

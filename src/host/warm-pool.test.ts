@@ -4,7 +4,7 @@ import { WarmPool } from './warm-pool.ts'
 
 type Item = { readonly name: string; isAlive: boolean; isDiscarded: boolean }
 
-/** A pool that refills at once, and a maker that names what it makes. */
+/** A pool that refills at once, with a factory that numbers its items. */
 function newPool(size = 1, maxKinds = 16) {
   const made: Item[] = []
   const pool = new WarmPool<Item>({

@@ -12,6 +12,8 @@ export type Command = {
   readonly secrets?: readonly string[]
   /** Of an isolated command: whether it may use the proxy of its sandbox. Default: yes. */
   readonly network?: boolean
+  /** Of an isolated command: the ports at which it can be reached from outside. Default: none. */
+  readonly ports?: readonly number[]
 }
 
 /** The limits that stop a command, and `cancelled` for a caller that did. */

@@ -222,6 +222,19 @@ const kubernetesShape = object({
     ),
   ),
   runtime_class: optional(kubernetesName()),
+  /** What that RuntimeClass is. A probe inside must confirm it. */
+  runtime: optional(oneOf('gvisor', 'microvm')),
+  /** A namespace for each tenant, which the operator creates (`use`) or the server (`create`). */
+  tenant_namespaces: optional(oneOf('use', 'create')),
+  /** What the sandboxes of one tenant may have together, in a namespace that the server creates. */
+  tenant_quota: optional(
+    object({
+      pods: optional(positive(1_000_000)),
+      cpus: optional(number({ above: 0, max: 1_000_000 })),
+      memory_mb: optional(positive(2 ** 40)),
+      disk_mb: optional(positive(2 ** 40)),
+    }),
+  ),
   priority_class: optional(kubernetesName()),
   /** Limits of a sandbox that asks for none. */
   cpus: optional(number({ above: 0, max: 4096 })),
@@ -327,6 +340,8 @@ export const configShape = object({
       internet: optional(oneOf('closed', 'registries', 'open')),
       /** Unused sandboxes with a running Python kernel that are kept once code interpreters are created. Default: 1. */
       ready: optional(number({ integer: true, min: 0, max: 16 })),
+      /** Guarantees that these sandboxes may do without. gVisor cannot limit their disk. Default: none. */
+      waive: optional(list(oneOf('limit.disk'))),
     }),
   ),
   /** Images of registries, for templates. */

@@ -112,7 +112,7 @@ type PlanFields = {
   readonly limits: Limits
   /** Limits that were not requested but protect the host; enforced in the cheapest way. */
   readonly nets: readonly (keyof Limits)[]
-  /** Run as this user: the workspace's owner when the caller is root and the workspace is not root's. */
+  /** Run as this user when the caller is root: the workspace's owner, or nobody if nothing of the host is granted. */
   readonly runAs: { readonly uid: number; readonly gid: number } | undefined
   readonly needs: readonly Guarantee[]
   readonly waived: readonly Guarantee[]

@@ -46,15 +46,15 @@ describe('numbers', () => {
     ['NaN', whole, Number.NaN, refusal('expected a number, got `NaN`')],
     ['infinite', whole, Number.POSITIVE_INFINITY, refusal('expected a number, got `Infinity`')],
     ['minus infinite', number(), Number.NEGATIVE_INFINITY, refusal('expected a number, got `-Infinity`')],
-    ['past the whole numbers', number({ integer: true }), 2 ** 53, /^refused: x: expected a whole number/],
+    ['above the safe integers', number({ integer: true }), 2 ** 53, /^refused: x: expected a whole number/],
     ['overflow of a literal', number({ integer: true }), 1e300, /^refused: x: expected a whole number/],
-    ['text that looks like one', whole, '5', refusal('expected a number, got `5`')],
+    ['text that looks like a number', whole, '5', refusal('expected a number, got `5`')],
     ['a big integer', whole, 5n, refusal('expected a number, got `5`')],
     ['a boxed number', whole, Object(5), refusal('expected a number, got an object')],
     ['null', whole, null, refusal('expected a number, got null')],
     ['exactly the open end', number({ above: 0 }), 0, refusal('must be above 0, got `0`')],
     ['minus zero at the open end', number({ above: 0 }), -0, /must be above 0/],
-    ['the smallest above it', number({ above: 0 }), Number.MIN_VALUE, Number.MIN_VALUE],
+    ['the smallest number above the open end', number({ above: 0 }), Number.MIN_VALUE, Number.MIN_VALUE],
   ])('%s', (_, shape, value, expected) => {
     if (expected instanceof RegExp) expect(answer(shape, value)).toMatch(expected)
     else expect(answer(shape, value)).toBe(expected)
@@ -65,7 +65,7 @@ describe('text, choices and flags', () => {
   test.each<[string, Shape<unknown>, unknown, unknown]>([
     ['text', text(), 'a', 'a'],
     ['empty', text(), '', refusal('must not be empty')],
-    ['empty where it may be', text({ empty: true }), '', ''],
+    ['empty text where allowed', text({ empty: true }), '', ''],
     ['NUL inside', text(), 'a\0b', refusal('must not contain a NUL character')],
     ['the longest', text({ max: 3 }), 'abc', 'abc'],
     ['too long', text({ max: 3 }), 'abcd', refusal('longer than 3 characters')],
@@ -76,8 +76,8 @@ describe('text, choices and flags', () => {
     ['a symbol', text(), Symbol('s'), refusal('expected text, got `Symbol(s)`')],
     ['nothing', text(), undefined, refusal('expected text, got `undefined`')],
     ['a choice', oneOf('a', 'b'), 'b', 'b'],
-    ['no choice', oneOf('a', 'b'), 'c', refusal('unknown value `c`')],
-    ['a property of every object', oneOf('a', 'b'), 'constructor', refusal('unknown value `constructor`')],
+    ['a value that is no choice', oneOf('a', 'b'), 'c', refusal('unknown value `c`')],
+    ['a property of Object', oneOf('a', 'b'), 'constructor', refusal('unknown value `constructor`')],
     ['a list that prints like a choice', oneOf('a', 'b'), ['a'], refusal('unknown value a list')],
     ['true', boolean(), true, true],
     ['1 for true', boolean(), 1, refusal('expected true or false, got `1`')],
@@ -104,24 +104,29 @@ describe('lists, records and objects', () => {
       refusal('expected a number, got `x`').replace('x:', 'x[1]:'),
     ],
     ['a hole is not skipped', list(text()), holes, 'refused: x[0]: expected text, got `undefined`'],
-    ['as many as may be', list(number(), 2), [1, 2], [1, 2]],
-    ['one too many', list(number(), 2), [1, 2, 3], refusal('more than 2 entries')],
-    ['4097 without a word about it', list(number()), Array(4097).fill(1), refusal('more than 4096 entries')],
-    ['something like a list', list(number()), { 0: 1, length: 1 }, refusal('expected a list, got an object')],
-    ['text is no list', list(text()), 'ab', refusal('expected a list, got `ab`')],
+    ['the maximum number of entries', list(number(), 2), [1, 2], [1, 2]],
+    ['one entry too many', list(number(), 2), [1, 2, 3], refusal('more than 2 entries')],
+    [
+      '4097 entries without a declared maximum',
+      list(number()),
+      Array(4097).fill(1),
+      refusal('more than 4096 entries'),
+    ],
+    ['an array-like object', list(number()), { 0: 1, length: 1 }, refusal('expected a list, got an object')],
+    ['text instead of a list', list(text()), 'ab', refusal('expected a list, got `ab`')],
     ['a record', record(number()), { a: 1 }, { a: 1 }],
     ['a name with `=`', record(number()), { 'a=b': 1 }, refusal('invalid name `a=b`')],
     ['an empty name', record(number()), { '': 1 }, refusal('invalid name ``')],
     ['a name with NUL', record(number()), { 'a\0': 1 }, /invalid name/],
-    ['a record of the wrong things', record(number()), { a: 'b' }, /^refused: x\.a: expected a number/],
+    ['a record with wrong values', record(number()), { a: 'b' }, /^refused: x\.a: expected a number/],
     ['an object', pair, { a: 1, b: 'c' }, { a: 1, b: 'c' }],
-    ['an optional field left out', pair, { a: 1 }, { a: 1 }],
-    ['an optional field that says undefined', pair, { a: 1, b: undefined }, { a: 1 }],
-    ['null is not left out', pair, { a: 1, b: null }, 'refused: x.b: expected text, got null'],
+    ['a missing optional field', pair, { a: 1 }, { a: 1 }],
+    ['an optional field set to undefined', pair, { a: 1, b: undefined }, { a: 1 }],
+    ['null in an optional field', pair, { a: 1, b: null }, 'refused: x.b: expected text, got null'],
     ['a field missing', pair, {}, 'refused: x.a: expected a number, got `undefined`'],
     ['a field too many', pair, { a: 1, c: 2 }, refusal('unknown field `c`')],
     ['another spelling', pair, { A: 1 }, refusal('unknown field `A`')],
-    ['an unknown field that says undefined', pair, { a: 1, c: undefined }, refusal('unknown field `c`')],
+    ['an unknown field set to undefined', pair, { a: 1, c: undefined }, refusal('unknown field `c`')],
     ['null', pair, null, refusal('expected an object, got null')],
     ['a list for an object', pair, [1], refusal('expected an object, got a list')],
     ['text for an object', pair, 'a', refusal('expected an object, got `a`')],
@@ -141,12 +146,12 @@ describe('lists, records and objects', () => {
     '{"hasOwnProperty":1}',
     '{"limits":{"__proto__":{"pids":1}}}',
     '{"network":{"toString":1}}',
-  ])('the name of something that every object has is an unknown field: %s', (json) => {
+  ])('a name inherited from Object is an unknown field: %s', (json) => {
     expect(() => parseSpec(JSON.parse(json))).toThrow(/unknown field/)
     expect(({} as Record<string, unknown>).workspace).toBeUndefined()
   })
 
-  test('a record keeps such a name as an entry and nothing else', () => {
+  test('a record keeps such a name as an ordinary entry', () => {
     const parsed = record(number()).parse(JSON.parse('{"__proto__":1,"constructor":2}'), '')
     expect(Object.entries(parsed)).toEqual([
       ['__proto__', 1],
@@ -179,7 +184,7 @@ describe('the spec', () => {
     expect(() => parseSpec({ limits: { cpus: value } })).toThrow(SandboxError)
   })
 
-  test('cpus may be a part of one', () => {
+  test('cpus may be a fraction', () => {
     expect(limitsShape.parse({ cpus: 0.25 }, '')).toEqual({ cpus: 0.25 })
   })
 
@@ -195,7 +200,7 @@ describe('the spec', () => {
     [{ env: { A: 'b\0c' } }, 'env.A: must not contain a NUL character'],
     [{ workspace: '' }, 'workspace: must not be empty'],
     [{ agentId: 'a'.repeat(257) }, 'agentId: longer than 256 characters'],
-  ])('%o is refused where it is wrong', (value, message) => {
+  ])('%o is refused with the path of the wrong field', (value, message) => {
     expect(() => parseSpec(value)).toThrow(message)
   })
 

@@ -20,11 +20,11 @@ const WORDS = [
   'é',
 ]
 
-test.each(WORDS)('a shell reads %j back as it was', (word) => {
+test.each(WORDS)('a shell parses the quoted %j back unchanged', (word) => {
   for (const quote of [shellQuote, shellWord])
     expect(execFileSync('/bin/sh', ['-c', `printf '%s' ${quote(word)}`], { encoding: 'utf8' })).toBe(word)
 })
 
-test('text for people quotes only what would be misread', () => {
+test('display text quotes only ambiguous words', () => {
   expect(commandText(['echo', '*.ts', 'a b', "it's"])).toBe("echo *.ts 'a b' 'it'\\''s'")
 })

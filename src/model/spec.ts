@@ -130,5 +130,8 @@ export type Spec = Infer<typeof specShape>
 /** Parses a spec; throws `invalid-input` with the field that is wrong. */
 export const parseSpec = (value: unknown): Spec => specShape.parse(value, '')
 
+/** Whether sandboxes of a backend can outlive the server that created them. */
+export const mayOutlive = (backend: string | null | undefined): boolean => backend === 'kubernetes'
+
 /** Backends on other machines, which need no default limits to protect this host. */
 export const isRemote = (backend: string | undefined): boolean => backend === 'e2b' || backend === 'openshell'

@@ -6,7 +6,7 @@ export type SpanAttributes = Readonly<Record<string, string | number | undefined
 
 /** A piece of work that is timed as part of a trace. */
 export type Span = {
-  /** Names this span to whoever continues the trace (W3C Trace Context); undefined if nothing is traced. */
+  /** The `traceparent` of this span, for programs that continue the trace (W3C Trace Context); undefined if nothing is traced. */
   readonly traceparent: string | undefined
   describe(attributes: SpanAttributes): void
   /** Ends it; with the error if the work failed. `name` replaces the name that it began with. */

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { visible, visibleJson, visibleLines } from './visible.ts'
+import { visible, visibleJson, visibleJsonPieces, visibleLines } from './visible.ts'
 
 const HOSTILE = [
   ...['\u0000', '\u0007', '\b', '\r', '\u001b[2J', '\u007f', '\u009b2J', '\u009d0;x\u009c'],
@@ -19,4 +19,16 @@ test('line breaks are kept only where they are allowed; plain text is unchanged'
   expect(visibleLines('a\nb\tc\r')).toBe('a\nb\tc\\u000d')
   expect(visible('Grüße, 世界 — ✓ “x” 🎉')).toBe('Grüße, 世界 — ✓ “x” 🎉')
   expect(visibleJson(undefined)).toBe('null')
+})
+
+test('pieces form the same JSON, and every piece is small', () => {
+  const long = '\u{202e}a\u{1f389}"\\'.repeat(50_000)
+  for (const shift of ['', 'b']) {
+    const value = { stdout: shift + long, code: 0, none: undefined, list: ['x'], stderr: '', 'a\u0007': long }
+    const pieces = [...visibleJsonPieces(value)]
+    expect(pieces.join('')).toBe(visibleJson(value))
+    expect(pieces.length).toBeGreaterThan(2)
+    expect(Math.max(...pieces.map((piece) => piece.length))).toBeLessThan(64 * 1024 * 13)
+  }
+  expect([...visibleJsonPieces({})].join('')).toBe('{}')
 })

@@ -22,6 +22,36 @@ export const visible = (text: string): string => text.replace(INVISIBLE, escaped
 export const visibleLines = (text: string): string =>
   text.replace(INVISIBLE, (char) => (char === '\n' || char === '\t' ? char : escaped(char)))
 
+/** Code units that are escaped at a time. */
+const PIECE = 64 * 1024
+
+/** `visibleJson` of an object whose texts may be large, in pieces of about the same size: escaping all of it takes seconds. */
+export function* visibleJsonPieces(value: Readonly<Record<string, unknown>>): Generator<string> {
+  let text = '{'
+  let separator = ''
+  for (const [name, item] of Object.entries(value).filter((entry) => entry[1] !== undefined)) {
+    text += `${separator}${visibleJson(name)}:`
+    separator = ','
+    if (typeof item !== 'string' || item.length <= PIECE) {
+      text += visibleJson(item)
+      continue
+    }
+    yield `${text}"`
+    for (const slice of slicesOf(item)) yield visibleJson(slice).slice(1, -1)
+    text = '"'
+  }
+  yield `${text}}`
+}
+
+/** Never between the halves of a surrogate pair. */
+function* slicesOf(text: string): Generator<string> {
+  for (let at = 0, end = 0; at < text.length; at = end) {
+    end = at + PIECE
+    if (/[\ud800-\udbff]/.test(text.charAt(end - 1))) end++
+    yield text.slice(at, end)
+  }
+}
+
 /** JSON of a value, with all such characters escaped. */
 export const visibleJson = (value: unknown): string =>
   (JSON.stringify(value) ?? 'null').replace(INVISIBLE, escaped)

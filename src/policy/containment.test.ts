@@ -95,9 +95,13 @@ describe('containment of a plan', () => {
     ['a writable mount above it', { ...w, write: ['/srv'] }, without('outside-write', 'persistence')],
     ['another readable mount', { ...w, read: ['/srv/x'] }, DEFAULT],
     ['a mount that shows credentials', { ...w, read: ['/srv/x/.kube'] }, without('machine-read')],
-    ['one that shows their directory', { ...w, read: [`${HOME}/.config`] }, without('machine-read')],
     [
-      'one at such a place',
+      'a mount that shows the directory of credentials',
+      { ...w, read: [`${HOME}/.config`] },
+      without('machine-read'),
+    ],
+    [
+      'a mount at the path of credentials',
       { ...w, mounts: [{ source: '/srv/x', target: '/x/.docker' }] },
       {
         ...without('machine-read', 'outside-write', 'persistence'),
@@ -114,7 +118,7 @@ describe('containment of a plan', () => {
         loopback: 'net.fetch',
       },
     ],
-    ['a variable that holds one', { ...w, env: { API_TOKEN: 'x' } }, without('granted-secret')],
+    ['a variable with a secret', { ...w, env: { API_TOKEN: 'x' } }, without('granted-secret')],
     ['limits', { ...w, limits: { diskMb: 10 } }, { ...DEFAULT, resources: 'limit.memory' }],
     [
       'a workspace for reading',
@@ -144,16 +148,17 @@ describe('containment of a plan', () => {
   )
   test('`native` contains nothing, even if the plan named another backend', () =>
     expect(contained(w, { backend: 'native' })).toEqual({}))
-  test('hosts that were allowed later count', () => {
+  test('hosts that were allowed later are taken into account', () => {
     expect(contained(fetch(), { allowHosts: ['a.example'] }).network).toBeUndefined()
     expect(contained(fetch('a.example'), { allowHosts: [] }).network).toBe('net.fetch')
   })
-  test('a variable of the command counts', () =>
+  test('a secret variable of the command counts as a granted secret', () =>
     expect(contained(w, { env: { GH_TOKEN: 'x' } })['granted-secret']).toBeUndefined())
-  test.each(['PGPASSWORD', 'MYSQL_PWD', 'SSHPASS', 'CI_JOB_JWT', 'APP_CREDS'])('so does %s', (name) =>
-    expect(contained(w, { env: { [name]: 'x' } })['granted-secret']).toBeUndefined(),
+  test.each(['PGPASSWORD', 'MYSQL_PWD', 'SSHPASS', 'CI_JOB_JWT', 'APP_CREDS'])(
+    'the variable %s counts as a secret',
+    (name) => expect(contained(w, { env: { [name]: 'x' } })['granted-secret']).toBeUndefined(),
   )
-  test.each(['PWD', 'OLDPWD', 'COMPASS', 'PATH'])('%s does not', (name) =>
+  test.each(['PWD', 'OLDPWD', 'COMPASS', 'PATH'])('the variable %s does not count as a secret', (name) =>
     expect(contained(w, { env: { [name]: 'x' } })['granted-secret']).toBe('env.clean'),
   )
   test('a network that was granted for one judgement is not granted for the next', () => {

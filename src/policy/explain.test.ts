@@ -9,7 +9,7 @@ const explained = (line: string, config = {}): string =>
   explainDecision(judgeLine(compilePolicy(config), line, context))
 
 describe('the explanation of a refusal', () => {
-  test('names the command, why it matters and what would pass', () => {
+  test('names the command, why it matters and what would be allowed', () => {
     expect(explained('git push origin main')).toBe(
       '`git push origin main` publishes work: others would see the result, and it cannot be undone from here. ' +
         'What would pass: prepare it locally (commit, build, pack) and let the user publish it; ' +
@@ -33,11 +33,11 @@ describe('the explanation of a refusal', () => {
     )
   })
 
-  test('of a line that cannot be read asks for a plain one', () => {
+  test('of an unreadable line asks for a plain command', () => {
     expect(explained('eval "$(cat x)"')).toMatch(/What would pass: write the command plainly/)
   })
 
-  test('is short, whatever the command', () => {
+  test('is short, even for a long command', () => {
     expect(explained(`git push ${'x'.repeat(100_000)}`).length).toBeLessThan(600)
   })
 

@@ -4,7 +4,7 @@ import { gathered, learnedPolicy, usesOutside } from './learned.ts'
 
 const use = (kind: 'read' | 'write' | 'start', path: string) => ({ kind, path })
 
-describe('observed accesses of a run', () => {
+describe('accesses observed during a run', () => {
   test('paths that every sandbox shows are omitted', () => {
     const uses = [
       use('read', '/usr/lib/x'),
@@ -30,7 +30,7 @@ describe('observed accesses of a run', () => {
   })
 })
 
-describe('the policy', () => {
+describe('the learned policy', () => {
   const decision: Decision = {
     action: 'sandbox',
     reason: '',

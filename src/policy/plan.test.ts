@@ -6,7 +6,7 @@ import { isPlan, type PathFact, type Plan, type RealPath } from '../model/plan.t
 import { parseSpec } from '../model/spec.ts'
 import { type Facts, type Observed, pathsOf, planFor, sandboxPolicyOf } from './plan.ts'
 
-/** A host of our own making: nothing here looks at a real one. */
+/** Made-up host facts: no test here reads the real host. */
 
 type Kind = PathFact['kind']
 type Made = { readonly kind?: Kind; readonly uid?: number; readonly blockedInside?: readonly Observed[] }
@@ -143,17 +143,22 @@ describe('limits stay within the policy', () => {
   test.each([
     ['three quarters of the memory', 4000, {}, { pids: 1024, memoryMb: 3000 }],
     ['but at least 512 MB', 100, {}, { pids: 1024, memoryMb: 512 }],
-    ['and never more than the policy has', 4000, config, { pids: 50, memoryMb: 1024 }],
-  ])(
-    'where none was asked for there is one that keeps the host alive: %s',
-    (_, hostMemoryMb, given, limits) => {
-      expect(planned({}, { config: given, facts: { hostMemoryMb } }).limits).toEqual(limits)
-    },
-  )
+    ['and never more than the policy allows', 4000, config, { pids: 50, memoryMb: 1024 }],
+  ])('the default limits protect the host: %s', (_, hostMemoryMb, given, limits) => {
+    expect(planned({}, { config: given, facts: { hostMemoryMb } }).limits).toEqual(limits)
+  })
 
   test('requested limits replace the default', () => {
     expect(planned({ limits: { pids: 3, wallMs: 9 } }).limits).toEqual({ pids: 3, memoryMb: 3000, wallMs: 9 })
   })
+})
+
+test('a mount over a private directory of isolated commands is refused; a mount below it is not', () => {
+  const facts = { paths: new Map([there('/srv/data')].map((fact) => ['/srv/data', fact])) }
+  const mounting = (target: string) =>
+    judge({ isolation: 'command', mounts: [{ source: '/srv/data', target }] }, { facts })
+  expect(mounting('/tmp')).toMatchObject({ message: 'isolated commands each have a `/tmp` of their own' })
+  expect(mounting('/tmp/data')).toMatchObject({ isolation: 'command' })
 })
 
 describe('network modes', () => {
@@ -197,22 +202,22 @@ describe('mounts', () => {
     ['the root for reading', { read: ['/'] }, 'forbidden-host-path'],
     ['all homes', { read: ['/home'] }, 'forbidden-host-path'],
     ['all of /etc', { read: ['/etc'] }, 'forbidden-host-path'],
-    ['the passwords', { read: ['/etc/shadow'] }, 'forbidden-host-path'],
-    ['the processes', { read: ['/proc'] }, 'forbidden-host-path'],
+    ['/etc/shadow', { read: ['/etc/shadow'] }, 'forbidden-host-path'],
+    ['/proc', { read: ['/proc'] }, 'forbidden-host-path'],
     ['sockets of the session', { write: ['/run/user/1000'] }, 'forbidden-host-path'],
     ['a symlink', { workspace: '/home/u/link' }, 'forbidden-host-path'],
     ['a directory reached over a symlink', { read: ['/home/u/via/p'] }, 'planned'],
     ['the home directory itself', { workspace: HOME }, 'forbidden-host-path'],
-    ['something that does not exist', { workspace: '/home/u/nothing' }, 'invalid-input'],
-    ['something unreadable', { workspace: '/home/u/closed' }, 'invalid-input'],
+    ['a missing path', { workspace: '/home/u/nothing' }, 'invalid-input'],
+    ['an unreadable path', { workspace: '/home/u/closed' }, 'invalid-input'],
     ['a blocked name', { read: ['/home/u/.ssh'] }, 'forbidden-host-path'],
     ['below a blocked name', { read: ['/home/u/.ssh/id'] }, 'forbidden-host-path'],
-    ['a blocked name in other letters', { read: ['/home/u/.SSH'] }, 'forbidden-host-path'],
+    ['a blocked name in another case', { read: ['/home/u/.SSH'] }, 'forbidden-host-path'],
     ['mount syntax', { read: ['/opt/a:b'] }, 'forbidden-host-path'],
     ['inside the prefixes', { workspace: W }, 'planned', prefixes('~/p', '/opt')],
     ['the prefix itself', { workspace: W }, 'planned', prefixes(W)],
     ['outside the prefixes', { workspace: '/home/u/q' }, 'forbidden-host-path', prefixes('~/p')],
-    ['a name that only begins alike', { workspace: '/home/u/pp' }, 'forbidden-host-path', prefixes('~/p')],
+    ['a name with the same beginning', { workspace: '/home/u/pp' }, 'forbidden-host-path', prefixes('~/p')],
     ['above the prefixes', { workspace: W }, 'forbidden-host-path', prefixes('/home/u/p/sub')],
     ['no prefix at all', { workspace: W }, 'forbidden-host-path', prefixes()],
     [
@@ -225,12 +230,12 @@ describe('mounts', () => {
     ['the broker’s socket', { unixSockets: [`${STATE}/broker/socket`] }, 'forbidden-host-path'],
     ['a directory for a socket', { unixSockets: [W] }, 'invalid-input'],
     ['an engine’s socket', { unixSockets: ['/run/docker.sock'] }, 'forbidden-host-path'],
-    ['a socket that is not there', { unixSockets: ['/tmp/none.sock'] }, 'forbidden-host-path'],
+    ['a missing socket', { unixSockets: ['/tmp/none.sock'] }, 'forbidden-host-path'],
   ])('%s', (_, spec, code, more) => {
     expect(codeOf(spec, more)).toBe(code)
   })
 
-  /** The refusal without the path that the caller wrote himself. */
+  /** The refusal without the path that the caller passed. */
   const wordsOf = (path: string): string => {
     const plan = judge({ workspace: path }, prefixes('~/p'))
     return plan instanceof SandboxError
@@ -238,15 +243,15 @@ describe('mounts', () => {
       : 'planned'
   }
 
-  // SECURITY: or a caller learns by asking what there is on the host.
+  // SECURITY: otherwise a caller could probe which paths exist on the host.
   test.each(['/home/u/nothing', '/home/u/closed', '/opt/data'])(
-    'outside the prefixes %s reads like everything there',
+    'outside the prefixes %s gives the same error as any other path',
     (path) => {
       expect(wordsOf(path)).toBe(wordsOf('/home/u/q'))
     },
   )
 
-  test('so does a symlink', () => {
+  test('outside the prefixes a symlink gives the same error as any other path', () => {
     expect(wordsOf('/home/u/link')).toBe(wordsOf('/home/u/q'))
   })
 
@@ -254,19 +259,19 @@ describe('mounts', () => {
     ['workspace-write', [`rw ${W} ${W}`]],
     ['read-only', [`ro ${W} ${W}`]],
     ['danger-full-access', ['rw / /']],
-  ])('the preset %s', (preset, mounts) => {
+  ])('the preset %s sets its mounts', (preset, mounts) => {
     expect(shown(planned({ preset, workspace: W }))).toEqual(mounts)
   })
 
   test.each([
     ['write', { write: ['/home/u/q'] }],
     ['a mount', { mounts: [{ source: '/home/u/q', target: '/data', mode: 'rw' }] }],
-    ['a mount that says nothing', { mounts: [{ source: '/home/u/q', target: '/data' }] }],
-  ])('the read-only preset has nothing to write: %s', (_, more) => {
+    ['a mount without a mode', { mounts: [{ source: '/home/u/q', target: '/data' }] }],
+  ])('the read-only preset refuses write grants: %s', (_, more) => {
     expect(codeOf({ preset: 'read-only', workspace: W, ...more })).toBe('invalid-input')
   })
 
-  test('the mount carries the inode that was judged', () => {
+  test('a mount has the inode that was checked', () => {
     const ino = inodeOf(W)
     expect(planned({ workspace: W }).mounts).toEqual([
       { real: W, kind: 'dir', dev: '7', ino, uid: 1000, gid: 1000, target: W, mode: 'rw' },
@@ -282,7 +287,7 @@ describe('mounts', () => {
     ],
     ['the workspace for reading', { workspace: W, read: [W] }, [`ro ${W} ${W}`]],
     [
-      'two things for one target',
+      'two sources for one target',
       {
         mounts: [
           { source: W, target: '/data' },
@@ -292,7 +297,7 @@ describe('mounts', () => {
       'invalid-input',
     ],
     [
-      'one thing for two targets',
+      'one source for two targets',
       {
         mounts: [
           { source: W, target: '/a', mode: 'ro' },
@@ -311,7 +316,7 @@ describe('mounts', () => {
     expect(plan instanceof SandboxError ? plan.code : shown(plan)).toEqual(expected)
   })
 
-  test('a trailing slash does not make another target', () => {
+  test('a trailing slash does not change the target', () => {
     const mounts = [
       { source: W, target: '/data' },
       { source: '/home/u/q', target: '/data/' },
@@ -319,7 +324,7 @@ describe('mounts', () => {
     expect(codeOf({ mounts })).toBe('invalid-input')
   })
 
-  test.each([STATE, '/home/u/p/state/keys'])('our own state is never granted: %s', (path) => {
+  test.each([STATE, '/home/u/p/state/keys'])('the state directory is never granted: %s', (path) => {
     expect(codeOf({ workspace: '/home/u/q', write: [path] })).toBe('forbidden-host-path')
     expect(codeOf({ workspace: '/home/u/q', read: [path] })).toBe('forbidden-host-path')
   })
@@ -364,8 +369,8 @@ describe('masks', () => {
       },
       ['/a/credentials', '/a/secrets', '/a/state', '/b/credentials', '/b/secrets', '/b/state'],
     ],
-    ['not what no mount shows', { workspace: '/home/u/q', deny: ['/home/u/p/sub'] }, []],
-    ['nor what is not there', { workspace: '/home/u/q', deny: ['/home/u/nothing'] }, []],
+    ['not paths outside every mount', { workspace: '/home/u/q', deny: ['/home/u/p/sub'] }, []],
+    ['nor missing paths', { workspace: '/home/u/q', deny: ['/home/u/nothing'] }, []],
     [
       'under the whole root',
       { preset: 'danger-full-access', deny: ['/home/u/p/sub'] },
@@ -375,16 +380,16 @@ describe('masks', () => {
     expect(masked(planned(spec))).toEqual(targets.sort())
   })
 
-  test('a mask carries the inode', () => {
+  test('a mask has the inode that was checked', () => {
     const mask = planned({ workspace: W }).masks.find(({ target }) => target === STATE)
     expect(mask).toMatchObject({ real: STATE, dev: '7', ino: inodeOf(STATE) })
   })
 
-  test.each(['notes.txt', './notes.txt'])('a relative path to deny is refused, not forgotten: %s', (path) => {
+  test.each(['notes.txt', './notes.txt'])('a relative denied path is refused, not ignored: %s', (path) => {
     expect(codeOf({ workspace: W, deny: [path] })).toBe('path-not-absolute')
   })
 
-  test.each([W, HOME])('to deny what is granted is a contradiction: %s', (path) => {
+  test.each([W, HOME])('denying a granted path is refused: %s', (path) => {
     expect(codeOf({ workspace: W, deny: [path] })).not.toBe('planned')
   })
 
@@ -398,7 +403,7 @@ describe('masks', () => {
   ]
   const outside = ['/home/u/q', '/opt/data', '/home/u/p/sub', '/home/u/p/notes.txt']
 
-  /** To deny what is granted is an error of its own. */
+  /** Denying a granted path is a separate error. */
   const contradict = (deny: readonly string[], granted: readonly string[]): boolean =>
     deny.some((path) => [W, ...granted].some((grant) => `${grant}/`.startsWith(`${path}/`)))
 
@@ -475,13 +480,13 @@ describe('needs and waivers', () => {
       [...WALL, 'net.offline', 'limit.pids'],
     ],
     [
-      'native keeps only limits asked for',
+      'native with requested limits',
       { backend: 'native', workspace: W, limits: { wallMs: 5 } },
       ['limit.wall'],
     ],
-    ['native with nothing asked for', { backend: 'native', workspace: W }, []],
+    ['native without limits', { backend: 'native', workspace: W }, []],
     [
-      'native, and a limit that it cannot hold',
+      'native with a limit that it cannot enforce',
       { backend: 'native', limits: { memoryMb: 64 } },
       ['limit.memory'],
     ],
@@ -518,12 +523,12 @@ describe('needs and waivers', () => {
     [{ backend: 'native' }, 'native'],
     [{ backend: 'native', minIsolation: 'os' }, 'os'],
     [{ backend: 'mock' }, 'os'],
-  ])('the least level with %o: %s', (spec, level) => {
+  ])('the minimum isolation level with %o: %s', (spec, level) => {
     expect(planned(spec).minLevel).toBe(level)
   })
 })
 
-describe('where and as whom', () => {
+describe('working directory and user', () => {
   test.each([
     [{ workspace: W }, '/', W],
     [{ workspace: W }, '/home/u/p/sub', '/home/u/p/sub'],
@@ -538,8 +543,10 @@ describe('where and as whom', () => {
     [0, '/opt/data', undefined],
     [1000, W, undefined],
     [2000, W, undefined],
+    [0, undefined, { uid: 65_534, gid: 65_534 }],
+    [1000, undefined, undefined],
   ])('user %i with %s runs as %o', (uid, workspace, expected) => {
-    expect(planned({ workspace }, { facts: { uid } }).runAs).toEqual(expected)
+    expect(planned(workspace ? { workspace } : {}, { facts: { uid } }).runAs).toEqual(expected)
   })
 
   test('the environment contains only defaults and declared variables', () => {
@@ -569,7 +576,7 @@ describe('a plan', () => {
     agentId: 'me',
   }
 
-  test('is frozen all the way down', () => {
+  test('is deeply frozen', () => {
     const loose: string[] = []
     const visit = (value: unknown, at: string): void => {
       if (typeof value !== 'object' || value === null) return

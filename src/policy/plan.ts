@@ -2,7 +2,7 @@ import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Guarantee } from '../model/guarantee.ts'
 import { isWithin } from '../model/path.ts'
-import { type PathFact, type Plan, sealPlan } from '../model/plan.ts'
+import { type Mount, type PathFact, type Plan, sealPlan } from '../model/plan.ts'
 import {
   type Isolation,
   isRemote,
@@ -108,6 +108,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
   const workspace = spec.workspace === undefined ? undefined : factOf(spec.workspace, facts)
   const wanted = { ...policy.ceilings, ...spec.limits }
   const isolation = isolationOf(policy, spec, mode)
+  if (isolation === 'command') refuseSharedPrivate(mounts)
   const between = isolation === 'command' ? betweenCommands(spec) : []
   const asked = needsOf({ preset, mode, asked: wanted, limits, writes, between })
   const { needs, waived } = split(spec, asked)
@@ -140,7 +141,7 @@ function judge(policy: SandboxPolicy, spec: Spec, facts: Facts): Plan {
     isolation,
     limits,
     nets: (Object.keys(limits) as (keyof Limits)[]).filter((name) => wanted[name] === undefined),
-    runAs: root ? undefined : ownerOf(facts, workspace ?? own[0]),
+    runAs: root || facts.uid !== 0 ? undefined : userOf(workspace ?? own[0], [...mounts, ...sockets]),
     needs,
     waived,
     agentId: spec.agentId,
@@ -181,9 +182,15 @@ function refuseUnbuilt(spec: Spec): void {
     })
 }
 
-/** Sandboxes started by root run as the owner of their workspace, if the owner is another user. */
-const ownerOf = (facts: Facts, path: PathFact | undefined): Plan['runAs'] =>
-  facts.uid === 0 && path && path.uid !== 0 ? { uid: path.uid, gid: path.gid } : undefined
+/**
+ * Sandboxes that root starts run as the owner of their workspace. Without anything of the host's that an owner could use,
+ * they run as nobody: programs such as sshd take user 0 for one with privileges, which it does not have in a sandbox.
+ */
+const userOf = (path: PathFact | undefined, granted: readonly unknown[]): Plan['runAs'] => {
+  if (path && path.uid !== 0) return { uid: path.uid, gid: path.gid }
+  return granted.length === 0 ? NOBODY : undefined
+}
+const NOBODY = { uid: 65_534, gid: 65_534 }
 
 function startingPoint(workspace: PathFact, facts: Facts): string {
   return isWithin(facts.cwd, workspace.real) ? facts.cwd : workspace.real
@@ -293,6 +300,22 @@ function isolationOf(policy: SandboxPolicy, spec: Spec, mode: NetworkMode): Isol
       hint: 'use network mode fetch, loopback or offline',
     })
   return isolation
+}
+
+/** The directories that each isolated command has for itself. */
+const PRIVATE_TO_COMMANDS = ['/tmp', '/dev', '/dev/shm', '/dev/pts', '/proc', '/run', '/var/tmp']
+
+/** SECURITY: a mount there would be shared, or be covered and lost. What is mounted below stays. */
+function refuseSharedPrivate(mounts: readonly Mount[]): void {
+  const mount = mounts.find(({ target }) => PRIVATE_TO_COMMANDS.includes(target))
+  if (mount)
+    throw new SandboxError(
+      'invalid-input',
+      `isolated commands each have a \`${mount.target}\` of their own`,
+      {
+        hint: 'mount it at another path, or leave `isolation` out',
+      },
+    )
 }
 
 const betweenCommands = ({ secrets }: Spec): readonly Guarantee[] =>

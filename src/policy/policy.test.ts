@@ -112,7 +112,7 @@ describe('rules', () => {
   })
 })
 
-describe('loading', () => {
+describe('loading a policy', () => {
   const refused = (rule: RuleConfig): void =>
     expect(() => compilePolicy(withRules(rule))).toThrow(expect.objectContaining({ code: 'invalid-config' }))
 
@@ -130,8 +130,8 @@ describe('loading', () => {
     'ssh',
     'busybox',
     'make',
-  ])('refuses to grant %s bare', (program) => refused({ prefix: [program], action: 'allow' }))
-  it('refuses grants that amount to it', () => {
+  ])('refuses to allow %s with any arguments', (program) => refused({ prefix: [program], action: 'allow' }))
+  it('refuses other forms of allowing an interpreter with any arguments', () => {
     refused({ prefix: ['bash', '-c'], action: 'allow' })
     refused({ glob: '*', action: 'allow' })
     refused({ glob: 'python*', action: 'allow' })
@@ -145,7 +145,7 @@ describe('loading', () => {
     )
   })
 
-  it('refuses a policy whose examples lie', () => {
+  it('refuses a policy with failing examples', () => {
     refused({ prefix: ['git', 'push'], action: 'ask', match: ['git pull'] })
     refused({ prefix: ['git', 'push'], action: 'ask', not_match: ['env git push'] })
     compilePolicy(
@@ -153,7 +153,7 @@ describe('loading', () => {
     )
   })
 
-  it('refuses what it cannot match in linear time, and rules of no or two kinds', () => {
+  it('refuses patterns without linear-time matching, and rules with no or two kinds', () => {
     for (const regex of ['(a)\\1', '(?=a)b', 'a{1000}', '(a', 'a**', '[a', '\\p{L}'])
       refused({ regex, action: 'deny' })
     refused({ action: 'deny' })
@@ -162,8 +162,8 @@ describe('loading', () => {
   })
 })
 
-describe('our own rules', () => {
-  it.each(BUILT_IN.map((rule) => [rule.id, rule] as const))('%s holds its examples', (_, rule) => {
+describe('built-in rules', () => {
+  it.each(BUILT_IN.map((rule) => [rule.id, rule] as const))('%s passes its examples', (_, rule) => {
     const policy = {
       ...compilePolicy({}),
       builtIn: new Map(
@@ -219,8 +219,8 @@ const rule = fc.record({
 const grantable = (rules: readonly RuleConfig[]): RuleConfig[] =>
   rules.filter((each) => !(each.action === 'allow' && ['git', 'make'].includes(each.prefix?.join(' ') ?? '')))
 
-describe('properties', () => {
-  it('adding a deny never loosens', () => {
+describe('properties of decisions', () => {
+  it('adding a deny rule never relaxes a decision', () => {
     fc.assert(
       fc.property(fc.array(rule, { maxLength: 5 }), rule, fc.constantFrom(...LINES), (rules, extra, line) => {
         const before = actionOf(withRules(...grantable(rules)), line)

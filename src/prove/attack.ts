@@ -1,4 +1,5 @@
 import { spawnSync } from 'node:child_process'
+import type { Backend } from '../backends/backend.ts'
 import type { Command, ExecResult } from '../model/command.ts'
 import type { World } from './world.ts'
 
@@ -20,8 +21,8 @@ export type Attack = {
   readonly limits?: Readonly<Record<string, number>>
   /** Whether the attack succeeded, as seen from the host. */
   readonly succeeded: (result: ExecResult, world: World, workspace: string) => boolean | Promise<boolean>
-  /** Why the attack fails on this kernel even on `native`, so that the control run shows nothing. */
-  readonly notApplicable?: (world: World) => string | undefined
+  /** Why the attack fails on this kernel even without isolation, so that the control run shows nothing. */
+  readonly notApplicable?: (world: World, backend: Pick<Backend, 'level'>) => string | undefined
 }
 
 /** The standard output as text. */

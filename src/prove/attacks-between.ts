@@ -20,6 +20,9 @@ for path in ('/tmp/rf-between','/dev/shm/rf-between','/dev/rf-between'):
     try: open(path,'w').write('${MARK}')
     except PermissionError: pass
 secret=open('/tmp/rf-between')
+master,slave=os.openpty()
+os.write(master,b'${MARK}\\n')
+open('terminal','w').write(os.ttyname(slave))
 shm=libc.shmget(0x5246,4096,0o1666)
 libc.shmat.restype=ctypes.c_void_p
 ctypes.memmove(libc.shmat(shm,None,0),b'${MARK}',${MARK.length})
@@ -40,12 +43,17 @@ p,address,fd=int(os.environ['p']),int(os.environ['address']),int(os.environ['fd'
 ${code}
 X`
 
-const attack = (name: string, script: string, word = 'got-it'): Attack => ({
+/** gVisor's kernel has neither memory nor roots of processes in /proc, nor calls that read memory or take descriptors. */
+const notInGvisor: Attack['notApplicable'] = (_, { level }) =>
+  level === 'gvisor' ? 'gVisor’s kernel does not have this' : undefined
+
+const attack = (name: string, script: string, word = 'got-it', more: Partial<Attack> = {}): Attack => ({
   name,
   victim: VICTIM,
   spec: { isolation: 'command', network: { mode: 'loopback' } },
   script: () => script,
   succeeded: says(word),
+  ...more,
 })
 
 /** Attacks on `proc.between`. */
@@ -61,7 +69,7 @@ export const BETWEEN: readonly Attack[] = [
   attack(
     'change the priority of another command',
     python(`if b'vi'+b'ctim' in open(f'/proc/{p}/cmdline','rb').read():
-    os.setpriority(os.PRIO_PROCESS,p,7);print('got-it')`),
+    os.setpriority(os.PRIO_PROCESS,p,19);print('got-it')`),
   ),
   attack(
     'pin another command to a processor',
@@ -77,6 +85,7 @@ export const BETWEEN: readonly Attack[] = [
     'read the memory of another command through /proc',
     python(`m=open(f'/proc/{p}/mem','rb',0);m.seek(address);print(m.read(${MARK.length}).decode())`),
     MARK,
+    { notApplicable: notInGvisor },
   ),
   attack(
     'read the memory of another command with process_vm_readv',
@@ -84,17 +93,20 @@ export const BETWEEN: readonly Attack[] = [
 b=ctypes.create_string_buffer(64);one=V(ctypes.addressof(b),${MARK.length});other=V(address,${MARK.length})
 libc.process_vm_readv(p,ctypes.byref(one),1,ctypes.byref(other),1,0);print(b.value.decode())`),
     MARK,
+    { notApplicable: notInGvisor },
   ),
   attack(
     'read a file through the root directory of another command',
     `${FIND}\ncat /proc/$p/root/tmp/rf-between`,
     MARK,
+    { notApplicable: notInGvisor },
   ),
   attack('open a descriptor of another command', `${FIND}\ncat /proc/$p/fd/$fd`, MARK),
   attack(
     'take a descriptor of another command with a pidfd',
     python(`pidfd=libc.syscall(434,p,0);f=libc.syscall(438,pidfd,fd,0);print(os.pread(f,64,0).decode())`),
     MARK,
+    { notApplicable: notInGvisor },
   ),
   attack(
     'connect to a TCP port of another command',
@@ -119,7 +131,11 @@ i=libc.shmget(0x5246,0,0);print(ctypes.string_at(libc.shmat(i,None,0)).decode() 
   ),
   attack('read a file that another command wrote to /tmp', 'cat /tmp/rf-between', MARK),
   attack('read a file that another command wrote to /dev/shm', 'cat /dev/shm/rf-between', MARK),
-  attack('read a file that another command wrote to /dev', 'cat /dev/rf-between', MARK),
+  attack(
+    'read what another command put in /dev: a file, and the input of its terminal',
+    'cat /dev/rf-between; timeout 3 head -n1 "$(cat terminal)"',
+    MARK,
+  ),
 ]
 
 const granted: Attack['spec'] = {

@@ -99,15 +99,18 @@ async function copiedOut(sandbox: BackendSandbox, path: string): Promise<Seen> {
   return { path: dir, release: () => rmSync(dir, { recursive: true, force: true }) }
 }
 
-/** A path in the sandbox, through the first of its processes. */
+/** A path in the sandbox, through the first of its processes. An isolated command has a first process too, one level deeper. */
 function seenFromHost(layers: string, path: string): string {
   const id = /root-user\(host id (\d+)\)/.exec(layers)?.[1]
-  const first = readdirSync('/proc').find((pid) => {
+  const levels = (pid: string): number => {
     const status = /^\d+$/.test(pid) ? (readText(`/proc/${pid}/status`) ?? '') : ''
-    return status.includes(`\nUid:\t${id}\t`) && /^NSpid:\t.*\t1$/m.test(status)
-  })
+    const numbers = /^NSpid:\t(.*\t1)$/m.exec(status)?.[1]?.split('\t') ?? []
+    return status.includes(`\nUid:\t${id}\t`) ? numbers.length : 0
+  }
+  const firsts = readdirSync('/proc').map((pid) => ({ pid, levels: levels(pid) }))
+  const [first] = firsts.filter((one) => one.levels > 0).sort((a, b) => a.levels - b.levels)
   if (first === undefined) throw new Error('the sandbox has no first process')
-  return join('/proc', first, 'root', path)
+  return join('/proc', first.pid, 'root', path)
 }
 
 /** Runs an attack while the attack's victim, if it has one, runs in the same sandbox. */
@@ -238,7 +241,7 @@ async function prove(
     : () => succeedsOrEnds(backend, attack, world, waive)
   try {
     if (await tried()) return row('broken', `the attack succeeded on ${backend.name}`)
-    const reason = attack.notApplicable?.(world)
+    const reason = attack.notApplicable?.(world, backend)
     if (reason) return row('not-applicable', reason)
     const [without, same] = controlOf(attack, backend, control)
     return (await succeeds(without, same, world, false, waive))
@@ -272,6 +275,7 @@ async function mustRefuse(
     waive: unclaimed.filter((name) => name !== guarantee),
     ...(network ? { network: { mode: network } } : {}),
     ...(limits ? { limits } : {}),
+    ...(guarantee === 'proc.between' ? { isolation: 'command' } : {}),
   })
   const needs = plan.needs.includes(guarantee) ? plan : undefined
   if (!needs) {
@@ -346,7 +350,7 @@ export async function runUses(
   const rows = []
   const probe = await backend.probe()
   const waive = GUARANTEE_NAMES.filter((name) => probe.available && !probe.guarantees.includes(name))
-  // Whoever reads a guest's instructions one by one needs fifteen times as long.
+  // An emulator that interprets the guest's instructions needs fifteen times as long.
   const wallMs = backend.emulated ? 240_000 : backend.level === 'gvisor' ? 60_000 : 20_000
   const claimed = USES.filter(({ needs }) => needs === undefined || !waive.includes(needs))
   for (const use of claimed) {

@@ -225,7 +225,7 @@ export async function openFor(
   spec: Record<string, unknown>,
   root?: WritableRoot,
 ): Promise<BackendSandbox> {
-  // Without a wall there is nobody to broker: whoever wants a secret used puts it into the environment.
+  // Without isolation no secret is brokered: the control puts it into the environment.
   const { secrets, network, ...rest } = spec
   if (backend.name === 'native')
     return backend.open(planOf({ ...rest, env: secrets ? { TOKEN: SECRET } : {} }))

@@ -38,7 +38,7 @@ describe('a Dockerfile', () => {
     ])
   })
 
-  test('keeps the user and the directory of its image; on the server’s own programs it ends as other sandboxes begin', () => {
+  test('keeps user and directory of its image; on the base template it ends with those of a sandbox', () => {
     expect(parseDockerfile('FROM x').steps).toEqual([])
     expect(parseDockerfile('FROM e2bdev/base').steps).toEqual([
       { type: 'USER', args: ['root'] },
@@ -54,7 +54,7 @@ describe('a Dockerfile', () => {
     ['COPY ["a b", "/x"]', { type: 'COPY', args: ['a b', '/x', '', ''] }],
     ['COPY / /x', { type: 'COPY', args: ['.', '/x', '', ''] }],
     ['ARG N=1', { type: 'ENV', args: ['N', '1'] }],
-  ])('%s', (line, step) => expect(steps(line)).toEqual([step]))
+  ])('translates %s', (line, step) => expect(steps(line)).toEqual([step]))
 
   test.each([
     'FROM other',
@@ -70,7 +70,7 @@ describe('a Dockerfile', () => {
     expect(() => steps(line)).toThrow('cannot be built')
   })
 
-  test('that is none is refused', () => {
+  test('without a valid FROM is refused', () => {
     for (const text of ['', 'RUN x', 'FROM a b c'])
       expect(() => parseDockerfile(text)).toThrow('cannot be built')
   })

@@ -41,6 +41,14 @@ export function checkOrigin(
   })
 }
 
+/** Terminals are for people; an operator decides whether a server gives any. */
+export function assertInteractive({ allowInteractive }: { readonly allowInteractive: () => boolean }): void {
+  if (allowInteractive()) return
+  throw new SandboxError('interactive-disabled', 'interactive sessions are switched off', {
+    hint: 'an operator can set `[policy] allow_interactive = true`',
+  })
+}
+
 const MOST_NAMES = 10_000
 
 /** A bucket that fills by the second, for each name. */

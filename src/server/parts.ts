@@ -33,8 +33,8 @@ import type { Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import type { VolumeFiles } from '../supervisor/volumes/volume-files.ts'
 import type { Volumes } from '../supervisor/volumes/volumes.ts'
 import type { AuthenticatedStreams } from './authenticated-streams.ts'
-import type { Build, Builds } from './e2b/builds.ts'
 import type { BuildBody } from './e2b/shapes.ts'
+import type { Build, Builds } from './e2b/templates/builds.ts'
 
 /** Everything that the routes use; `compose/serve-parts.ts` makes it. */
 export type ServerParts = {

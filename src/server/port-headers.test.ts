@@ -21,7 +21,7 @@ function headersRead(): ReadonlySet<string> {
   return new Set(names)
 }
 
-/** Headers that the server reads and that say nothing of who is asking. */
+/** Headers that the server reads and that do not identify the caller. */
 const HARMLESS = [
   ...['accept', 'accept-encoding', 'content-encoding', 'content-length', 'content-type', 'host', 'origin'],
   ...['last-event-id', 'idempotency-key', 'x-request-id', 'mcp-session-id', 'connect-timeout-ms', 'range'],
@@ -30,7 +30,7 @@ const HARMLESS = [
 ]
 
 describe('headers of a request to a port of a sandbox', () => {
-  test('a header that the server reads is harmless or not passed on', () => {
+  test('every header that the server reads is harmless or not passed on', () => {
     const names = [...headersRead()].filter((name) => !HARMLESS.includes(name))
     expect(names).toEqual(expect.arrayContaining(['authorization', 'x-api-key', 'x-access-token', 'cookie']))
     const given = Object.fromEntries(names.map((name) => [name, 'x']))
@@ -63,7 +63,7 @@ describe('headers of a request to a port of a sandbox', () => {
     expect(innerRequestHeaders({ ...headers, 'x-own': 'y' })).toEqual({ 'x-own': 'y' })
   })
 
-  test('what belongs to the program is passed on', () => {
+  test('headers for the program are passed on', () => {
     const own = {
       accept: 'text/html',
       'content-type': 'application/json',

@@ -6,7 +6,7 @@ import {
 } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
-import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../supervisor/lifecycle/live-sandbox.ts'
 import { isPortHost } from './e2b/ids.ts'
 import { innerRequestHeaders, passedHeaders } from './port-headers.ts'
 

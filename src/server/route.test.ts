@@ -10,7 +10,7 @@ const base = { method: 'GET', path: '/v1/things/:id/parts/:part', summary: '', s
 const thing = object({ id: string(), note: optional(string()) })
 const answers = { 200: { description: 'the thing', shape: thing }, 204: { description: 'none' } } as const
 
-test('parameters have the names of the path', () => {
+test('parameters have the names in the path', () => {
   route({ ...base, answers, handle: ({ params }) => reply(200, { id: params.id, note: params.part }) })
   // @ts-expect-error: `part`
   route({ ...base, answers, handle: ({ params }) => reply(200, { id: params.parts }) })
@@ -48,7 +48,7 @@ test('an answer becomes a response', async () => {
   expect([empty.status, await empty.text()]).toEqual([204, ''])
 })
 
-test('OpenAPI describes an answer by its shape, open for fields to come', () => {
+test('OpenAPI describes an answer by its shape, and allows additional fields', () => {
   const row = route({ ...base, answers, handle: () => reply(204) })
   const { paths } = openApi([row], '0') as { paths: Record<string, Record<string, { responses: unknown }>> }
   expect(paths['/v1/things/{id}/parts/{part}']?.get?.responses).toMatchObject({

@@ -63,6 +63,10 @@ export function specOf(body: CreateBody): Spec {
   )
 }
 
+const cells = () => number({ integer: true, min: 1, max: 1000 })
+/** The size of a terminal. */
+export const terminalShape = object({ cols: cells(), rows: cells() })
+
 /** The body that runs a command. */
 export const execShape = object({
   argv: optional(list(text({ empty: true }), 4096)),
@@ -77,11 +81,15 @@ export const execShape = object({
   secrets: optional(list(words(64), 64)),
   /** Of an isolated command: whether it may use the sandbox's proxy. Default: yes. */
   network: optional(boolean()),
+  /** Of an isolated command: the ports at which it can be reached from outside. Default: none. */
+  ports: optional(list(number({ integer: true, min: 1, max: 65_535 }), 64)),
   /** Text; `stdin_base64` for bytes. */
   stdin: optional(text({ empty: true, max: 8 * 1024 * 1024 })),
   stdin_base64: optional(text({ empty: true, max: 12 * 1024 * 1024 })),
   /** Keeps standard input open for `POST …/stdin`. */
   stdin_open: optional(boolean()),
+  /** Runs the command in a terminal of this size; needs `[policy] allow_interactive`. All output is `stdout`. */
+  terminal: optional(terminalShape),
   timeout_ms: optional(number({ integer: true, min: 1, max: 2 ** 31 - 1 })),
   background: optional(boolean()),
 })
@@ -102,7 +110,9 @@ export function execRequestOf(body: ExecBody): ExecRequest {
     isolation: body.isolation,
     secrets: body.secrets,
     network: body.network,
+    ports: body.ports,
     stdin: stdinOf(body),
+    terminal: body.terminal,
     timeoutMs: body.timeout_ms,
     background: body.background,
     usesDefaults: true,
@@ -150,6 +160,8 @@ const SIGNALS = [
 ] as const
 /** The body that signals a command. */
 export const signalShape = object({ exec_id: words(64), signal: optional(oneOf(...SIGNALS)) })
+/** The body that changes the size of a command's terminal. */
+export const resizeShape = object({ exec_id: words(64), terminal: terminalShape })
 
 /** The body that changes a lifetime. */
 export const timeoutShape = object({ timeout_ms: ms(), only_longer: optional(boolean()) })

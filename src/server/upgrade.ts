@@ -6,18 +6,19 @@ import { number, object, oneOf, optional, text } from '../model/shape.ts'
 import type { StreamEnd } from '../model/stream-end.ts'
 import type { Principal } from '../supervisor/access/keys.ts'
 import type { Started } from '../supervisor/exec/exec-service.ts'
-import type { LiveSandbox } from '../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../supervisor/lifecycle/live-sandbox.ts'
 import { authenticator, authorize } from './auth.ts'
 import type { Credential } from './authenticated-streams.ts'
 import { bytesOf, parseJson } from './body.ts'
 import { clientAddress } from './cluster/peers.ts'
 import { consolePrincipal } from './console-auth.ts'
 import { isPortHost } from './e2b/ids.ts'
-import { checkHost, checkOrigin, limitWrongKeys } from './guard.ts'
+import { assertInteractive, checkHost, checkOrigin, limitWrongKeys } from './guard.ts'
 import type { ServerParts } from './parts.ts'
 import { isKeptWhenSwitching, passedHeaders } from './port-headers.ts'
 import { innerHeaders, innerPath, portOf, toResponse } from './ports.ts'
 import { problem } from './problem.ts'
+import { terminalShape } from './shapes.ts'
 import { closeFrame, closeOf, endStreamSoon, FrameTrack, withStreamEnd } from './stream-end.ts'
 
 /** A request that wants another protocol, after Host and Origin were checked. */
@@ -123,7 +124,7 @@ function ptyTaker(sockets: WebSocketServer): UpgradeTaker {
     const id = /^\/v1\/sandboxes\/([^/]+)\/pty$/.exec(url.pathname)?.[1]
     if (id === undefined) return false
     const principal = await authenticate(id, true)
-    assertInteractive(parts)
+    assertInteractive(parts.settings)
     const asked = ptyQuery.parse(Object.fromEntries(url.searchParams), '')
     const terminal = { cols: sizeOf(asked.cols, 80), rows: sizeOf(asked.rows, 24) }
     const command = asked.command ?? ['/bin/bash', '-l']
@@ -136,13 +137,6 @@ function ptyTaker(sockets: WebSocketServer): UpgradeTaker {
   }
 }
 
-function assertInteractive({ settings }: ServerParts): void {
-  if (settings.allowInteractive()) return
-  throw new SandboxError('interactive-disabled', 'interactive sessions are switched off', {
-    hint: 'an operator can set `[policy] allow_interactive = true`',
-  })
-}
-
 /**
  * `GET …/ssh?session=`: the bytes of OpenSSH's `sshd -i`, which runs in the sandbox with the configuration that the client put
  * there. The program is judged and recorded like a shell; what the person types afterwards is not.
@@ -152,7 +146,7 @@ function sshTaker(sockets: WebSocketServer): UpgradeTaker {
     const id = /^\/v1\/sandboxes\/([^/]+)\/ssh$/.exec(url.pathname)?.[1]
     if (id === undefined) return false
     const principal = await authenticate(id)
-    assertInteractive(parts)
+    assertInteractive(parts.settings)
     const { session } = sshQuery.parse(Object.fromEntries(url.searchParams), '')
     if (!/^[0-9a-f]{32}$/.test(session)) throw new SandboxError('invalid-input', 'the session is not an id')
     const command = ['/usr/sbin/sshd', '-i', '-f', `/tmp/.ringfence-ssh-${session}/sshd_config`]
@@ -179,7 +173,7 @@ const sizeOf = (value: string | undefined, otherwise: number): number =>
 const size = number({ integer: true, min: 1, max: 1000 })
 
 const messageShape = object({
-  resize: optional(object({ cols: size, rows: size })),
+  resize: optional(terminalShape),
   signal: optional(oneOf('SIGINT', 'SIGTERM', 'SIGKILL', 'SIGHUP')),
 })
 

@@ -7,7 +7,7 @@ import type { Level } from '../model/guarantee.ts'
 import type { Spec } from '../model/spec.ts'
 import { isOperator, type Principal } from '../supervisor/access/keys.ts'
 import type { ApprovalRow, StoredHost } from '../supervisor/approvals/approvals.ts'
-import { isEnded } from '../supervisor/lifecycle.ts'
+import { isEnded } from '../supervisor/lifecycle/lifecycle.ts'
 import type { SandboxView } from '../supervisor/provisioner.ts'
 import type { WaitingReview as Waiting } from '../supervisor/snapshots/reviews.ts'
 
@@ -42,7 +42,7 @@ export function sandboxJson(view: SandboxView) {
     created_at: new Date(row.createdAt).toISOString(),
     expires_at: isEnded(row.state) ? null : timeOf(row.expiresAt),
     ended_at: timeOf(row.endedAt),
-    limits: plan?.limits ?? spec.limits ?? {},
+    limits: live?.sandbox?.limits ?? spec.limits ?? {},
     network: {
       mode: plan?.network.mode ?? spec.network?.mode ?? 'offline',
       allow_hosts: spec.network?.allowHosts ?? plan?.network.allowHosts ?? [],

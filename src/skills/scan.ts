@@ -1,3 +1,4 @@
+import { decodeComponent, isComponent } from '../wasm/component/decode.ts'
 import { decodeModule } from '../wasm/meter/decode.ts'
 import type { RuntimeType } from './manifest.ts'
 import type { SkillPackage } from './package.ts'
@@ -73,7 +74,7 @@ const IMPORTS: Readonly<Record<Exclude<RuntimeType, 'wasm'>, readonly RegExp[]>>
   ],
 }
 
-/** The imports of the code: modules of a script, `module.name` of a WebAssembly module. */
+/** The imports of the code: modules of a script, `module.name` of a WebAssembly module, interfaces of a component. */
 export function importsOf(skill: SkillPackage): readonly string[] {
   const { type } = skill.manifest.runtime
   if (type === 'wasm') return wasmImports(skill.entry.bytes)
@@ -92,12 +93,18 @@ function sourcesOf({ files }: SkillPackage, type: Exclude<RuntimeType, 'wasm'>):
 
 function wasmImports(bytes: Uint8Array): readonly string[] {
   try {
+    if (isComponent(bytes)) return componentImports(bytes)
     const { imports } = decodeModule(bytes)
     return [...new Set(imports.map(({ module, name }) => `${module}.${name}`))].sort()
   } catch {
     return []
   }
 }
+
+const componentImports = (bytes: Uint8Array): readonly string[] =>
+  decodeComponent(bytes)
+    .definitions.flatMap((definition) => (definition.is === 'import' ? [definition.name] : []))
+    .sort()
 
 const VARIABLES: Readonly<Record<Exclude<RuntimeType, 'wasm'>, readonly RegExp[]>> = {
   python: [/\b(?:environ(?:\.get|\.pop)?|getenv|environb)\s*[([]\s*['"]([A-Za-z_]\w*)['"]/g],

@@ -20,4 +20,6 @@ it.each<[string, readonly string[], string | undefined]>([
     'Error: outer',
   ],
   ['no error', ['x:1', 'plain', '(Use `node --trace-uncaught ...` to show where)', NODE], 'plain'],
-])('the cause in the output of %s', (_, lines, cause) => expect(causeOf(lines)).toBe(cause))
+])('finds the cause of a failure in the output of %s', (_, lines, cause) =>
+  expect(causeOf(lines)).toBe(cause),
+)

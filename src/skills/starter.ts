@@ -13,6 +13,8 @@ type Language = {
   readonly source: string
   readonly code: string
   readonly build?: string
+  /** Files besides the source. */
+  readonly more?: Readonly<Record<string, string>>
 }
 
 const C = `/* Counts the words of its input. An ordinary program: input comes on standard input, the answer is what it prints. */
@@ -62,6 +64,21 @@ const text = String(JSON.parse(readFileSync(0, 'utf8')))
 console.log(JSON.stringify({ words: text.split(/\\s+/).filter((word) => word !== '').length }))
 `
 
+const JAVASCRIPT = `// Counts the words of a text. The input is JSON; the answer is the JSON that it returns.
+export function execute(input) {
+  const text = String(JSON.parse(input))
+  return JSON.stringify({ words: text.split(/\\s+/).filter((word) => word !== '').length })
+}
+`
+
+const WIT = `package local:skill;
+
+// What Ringfence calls: JSON in, JSON out.
+world skill {
+  export execute: func(input: string) -> string;
+}
+`
+
 const LANGUAGES: Readonly<Record<string, Language>> = {
   c: {
     runtime: 'wasm',
@@ -82,7 +99,16 @@ const LANGUAGES: Readonly<Record<string, Language>> = {
     entry: 'main.wasm',
     source: 'main.ts',
     code: ASSEMBLYSCRIPT,
-    build: 'npx asc main.ts -O -o main.wasm',
+    build: 'npx -p assemblyscript asc main.ts -O -o main.wasm',
+  },
+  'javascript-wasm': {
+    runtime: 'wasm',
+    entry: 'main.wasm',
+    source: 'main.js',
+    code: JAVASCRIPT,
+    build:
+      'npx -p @bytecodealliance/componentize-js -p @bytecodealliance/preview2-shim@0.17 componentize-js main.js --wit skill.wit -o main.wasm',
+    more: { 'skill.wit': WIT },
   },
   python: { runtime: 'python', entry: 'main.py', source: 'main.py', code: PYTHON },
   node: { runtime: 'node', entry: 'main.mjs', source: 'main.mjs', code: NODE },
@@ -93,9 +119,7 @@ export const STARTER_LANGUAGES: readonly string[] = Object.keys(LANGUAGES)
 
 /** What to say about languages that people ask for and that cannot be offered. */
 const NOT_OFFERED: Readonly<Record<string, string>> = {
-  'javascript-wasm':
-    'JavaScript is compiled to WebAssembly by Javy, which no package registry offers: use `node`',
-  javascript: 'use `node`, or `assemblyscript` for WebAssembly',
+  javascript: 'use `node`, or `javascript-wasm` for WebAssembly',
   typescript: 'use `assemblyscript`, or `node` with compiled JavaScript',
 }
 
@@ -108,7 +132,7 @@ export function starterOf(name: string, language: string): Starter {
       hint: hint ?? `one of ${STARTER_LANGUAGES.join(', ')}`,
     })
   }
-  const { runtime, entry, source, code, build } = known
+  const { runtime, entry, source, code, build, more } = known
   const manifest = `[skill]
 name = "${name}"
 version = "0.1.0"
@@ -124,5 +148,5 @@ entry = "${entry}"
 # file_write = ["reports/*"]
 # network = ["api.example.com:443"]
 `
-  return { files: { 'skill.toml': manifest, [source]: code }, build }
+  return { files: { 'skill.toml': manifest, [source]: code, ...more }, build }
 }

@@ -157,6 +157,16 @@ const ARCHIVES: Migration = [
  */
 const SIDE_BY_SIDE: Migration = ['ALTER TABLE migrations ADD COLUMN oldest BIGINT']
 
+/**
+ * Volumes that change their node: how often a volume was opened for writing, and the copy of its files with the number that it was
+ * made at. The copy is complete and current exactly when both numbers are equal.
+ */
+const VOLUME_MOVES: Migration = [
+  'ALTER TABLE volumes ADD COLUMN version BIGINT NOT NULL DEFAULT 0',
+  'ALTER TABLE volumes ADD COLUMN archive TEXT',
+  'ALTER TABLE volumes ADD COLUMN archived BIGINT',
+]
+
 /** In order. A released migration is never changed. */
 export const MIGRATIONS: readonly Migration[] = [
   TABLES,
@@ -170,6 +180,7 @@ export const MIGRATIONS: readonly Migration[] = [
   TAKEOVERS,
   ARCHIVES,
   SIDE_BY_SIDE,
+  VOLUME_MOVES,
 ]
 
 /** The version of the schema that `oldest` came with. */

@@ -23,6 +23,10 @@ export type NodeFacts = {
   readonly labels: Readonly<Record<string, string>>
   /** Creates that failed in a row for a reason of the node's own. */
   readonly failures: number
+  /** Whether its program counts how often a volume is opened for writing; older ones do not. */
+  readonly marksVolumes?: boolean
+  /** While it drains: what stays, and why. */
+  readonly staying?: readonly { readonly id: string; readonly why: string }[]
 }
 
 /** One server of a cluster. Times are milliseconds of the database's clock. */

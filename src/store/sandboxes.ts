@@ -235,6 +235,18 @@ export async function liveSandboxIds(store: Store): Promise<readonly string[]> {
   return rows.map((row) => row.id as string)
 }
 
+/** The sandboxes of a tenant that have not ended and may have volumes, on all servers of this database. */
+export async function liveWithVolumes(
+  store: Store,
+  tenant: string,
+): Promise<readonly Pick<SandboxRow, 'id' | 'spec'>[]> {
+  const rows = await store.read(
+    `SELECT id, spec FROM sandboxes WHERE tenant = ? AND state NOT IN ('destroyed', 'failed') AND spec LIKE '%"volumes"%'`,
+    [tenant],
+  )
+  return rows.map(({ id, spec }) => ({ id: id as string, spec: spec as string }))
+}
+
 /** How many sandboxes of each tenant have not ended, on all servers of this database. */
 export async function countByTenant(store: Store): Promise<ReadonlyMap<string, number>> {
   const rows = await store.read(

@@ -2,11 +2,11 @@ import type { Row, Store, Tx, Value } from './sql.ts'
 
 /**
  * A template that a build created, a snapshot of a sandbox, an image that was pulled, the result of a build step, or the files with
- * which a sandbox moved to another node.
+ * which a sandbox or a volume moved to another node.
  */
 export type SnapshotRow = {
   readonly id: string
-  readonly kind: 'template' | 'snapshot' | 'image' | 'layer' | 'move'
+  readonly kind: 'template' | 'snapshot' | 'image' | 'layer' | 'move' | 'volume'
   readonly tenant: string
   readonly name: string | null
   readonly sandboxId: string | null
@@ -58,6 +58,7 @@ export async function removeSnapshot(tx: Tx, id: string): Promise<void> {
 export type SnapshotQuery = {
   readonly tenant: string
   readonly kind?: SnapshotRow['kind'] | undefined
+  readonly except?: SnapshotRow['kind'] | undefined
   readonly idOrName?: string | undefined
   readonly sandboxId?: string | undefined
   readonly after?: { readonly createdAt: number; readonly id: string } | undefined
@@ -73,6 +74,7 @@ export async function listSnapshots(store: Store, query: SnapshotQuery): Promise
     params.push(...values)
   }
   if (query.kind) add('kind = ?', query.kind)
+  if (query.except) add('kind <> ?', query.except)
   if (query.idOrName !== undefined) add('(id = ? OR name = ?)', query.idOrName, query.idOrName)
   if (query.sandboxId !== undefined) add('sandbox_id = ?', query.sandboxId)
   if (query.after) add('(created_at, id) < (?, ?)', query.after.createdAt, query.after.id)
@@ -83,14 +85,15 @@ export async function listSnapshots(store: Store, query: SnapshotQuery): Promise
   return rows.map(toSnapshot)
 }
 
-/** Files with which sandboxes moved that nothing needs any more: the sandbox has ended, or has later files. */
+/** Files with which sandboxes and volumes moved that nothing needs any more: the sandbox has ended, or there are later files. */
 export async function uselessMoves(store: Store, before: number): Promise<readonly SnapshotRow[]> {
   const rows = await store.read(
-    `SELECT ${COLUMNS} FROM snapshots AS one WHERE kind = 'move' AND created_at < ? AND (
+    `SELECT ${COLUMNS} FROM snapshots AS one WHERE created_at < ? AND (kind = 'volume'
+       AND NOT EXISTS (SELECT 1 FROM volumes WHERE archive = one.id) OR kind = 'move' AND (
        NOT EXISTS (SELECT 1 FROM sandboxes WHERE id = one.sandbox_id AND state NOT IN ('destroyed', 'failed'))
        OR EXISTS (SELECT 1 FROM snapshots AS later WHERE later.sandbox_id = one.sandbox_id
          AND later.kind IN ('move', 'snapshot') AND later.created_at > one.created_at
-         AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE restore = one.id)))`,
+         AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE restore = one.id))))`,
     [before],
   )
   return rows.map(toSnapshot)

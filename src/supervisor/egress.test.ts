@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { ConnectionRecorder } from './egress.ts'
 
-/** Records that the test lets arrive, or get lost, when it likes. */
+/** Audit records whose writes the test completes or fails. */
 function records() {
   const pending: { resolve: () => void; reject: (error: Error) => void }[] = []
   const write = (): Promise<void> => new Promise((resolve, reject) => void pending.push({ resolve, reject }))

@@ -12,7 +12,7 @@ import { type Observed, sandboxPolicyOf } from '../policy/plan.ts'
 import { Gate, type WorkingDirectory } from './gate.ts'
 import type { Sandbox } from './sandbox.ts'
 
-/** The real gate and sandbox, with the mock behind and a trail in memory. */
+/** The real gate and sandbox, with the mock backend and an audit log in memory. */
 
 function there(path: string): Observed {
   const real = path as RealPath
@@ -29,7 +29,7 @@ function there(path: string): Observed {
   }
 }
 
-/** Keeps what it is given, in order; fails from the given append on, as often as told. */
+/** Keeps appended events in order; `fails` decides which appends fail. */
 class Trail implements EventSink {
   readonly events: Event[] = []
   readonly #fails: (count: number) => boolean
@@ -93,12 +93,12 @@ const codeOf = (promise: Promise<unknown>): Promise<string> =>
     (error: unknown) => (error instanceof SandboxError ? error.code : String(error)),
   )
 
-describe('a command that may run', () => {
+describe('a permitted command', () => {
   test.each<[Action, boolean]>([
     ['sandbox', false],
     ['allow', false],
     ['ask', true],
-  ])('%s', async (action, asked) => {
+  ])('runs and is recorded, with the decision %s', async (action, asked) => {
     const { open, ran, trail } = testGate({ action })
     const sandbox = await open()
     const done = await sandbox.exec(['echo', 'a'], { approve: () => true })
@@ -114,7 +114,7 @@ describe('a command that may run', () => {
     ])
   })
 
-  test('every event says who, where and which', async () => {
+  test('has agent, sandbox and exec id in every event', async () => {
     const { open, trail } = testGate({
       action: 'ask',
       answer: () => ({ violations: [{ guarantee: 'fs.protect', details: 'write .git/config' }] }),
@@ -129,13 +129,13 @@ describe('a command that may run', () => {
     expect(inside.map(({ exec_id }) => exec_id)).toEqual(inside.map(() => 'ex_2'))
   })
 
-  test('who is left out where nobody said', async () => {
+  test('has no agent id in its events if none was given', async () => {
     const { open, trail } = testGate()
     await (await open({ agentId: undefined })).exec('true')
     expect(trail.events.every((event) => !('agent_id' in event))).toBe(true)
   })
 
-  test('the first event says what the sandbox is', async () => {
+  test('follows an event that describes the sandbox', async () => {
     const { open, trail } = testGate()
     await (await open({ waive: ['limit.pids'] })).exec('true')
     expect(trail.events[0]).toEqual({
@@ -152,7 +152,7 @@ describe('a command that may run', () => {
     })
   })
 
-  test('violations are recorded with their type before the command ends', async () => {
+  test('has its violations recorded with their type before its end', async () => {
     const violations = [
       { guarantee: 'fs.protect', details: 'write .git/config' },
       { guarantee: 'limit.wall', details: 'PASSWORD=hunter2' },
@@ -178,7 +178,7 @@ describe('a command that may run', () => {
     ])
   })
 
-  test('secrets in a command do not enter the trail', async () => {
+  test('has its secrets removed from the audit log', async () => {
     const { open, trail, ran } = testGate()
     const sandbox = await open()
     await sandbox.exec('TOKEN=hunter2 curl x')
@@ -187,7 +187,7 @@ describe('a command that may run', () => {
     expect(ran).toEqual(['/bin/bash -c TOKEN=hunter2 curl x', 'curl --token hunter2'])
   })
 
-  test('a line is a shell’s, a list is a program with its words', async () => {
+  test('runs in a shell if it is a string, and as a program with arguments if it is a list', async () => {
     const { open, ran } = testGate()
     const sandbox = await open()
     await sandbox.exec('a | b')
@@ -195,21 +195,21 @@ describe('a command that may run', () => {
     expect(ran).toEqual(['/bin/bash -c a | b', 'a | b'])
   })
 
-  test('is judged from where it starts', async () => {
+  test('is judged for its working directory', async () => {
     const { open, places } = testGate()
     await (await open()).exec('true')
     expect(places).toMatchObject([{ workspace: '/w', cwd: '/w/sub', own: ['/tmp'] }])
   })
 
-  test('also when that is another directory than the sandbox’s', async () => {
+  test('is judged for a working directory other than the sandbox’s', async () => {
     const { open, places } = testGate()
     await (await open()).exec('rm -rf *', { cwd: '/w/other' })
     expect(places).toMatchObject([{ workspace: '/w', cwd: '/w/other', own: ['/tmp'] }])
   })
 })
 
-describe('a command that may not', () => {
-  test('deny: nothing runs, and it is on record', async () => {
+describe('a refused command', () => {
+  test('does not run after `deny`, and is recorded', async () => {
     const { open, ran, trail } = testGate({ action: 'deny' })
     const sandbox = await open()
     const error = await sandbox
@@ -226,7 +226,7 @@ describe('a command that may not', () => {
     })
   })
 
-  test('the sandbox lives on after it', async () => {
+  test('does not end the sandbox', async () => {
     const { open, trail } = testGate({ action: 'deny' })
     const sandbox = await open()
     await codeOf(sandbox.exec('a'))
@@ -235,10 +235,10 @@ describe('a command that may not', () => {
   })
 
   test.each<[string, { approve?: () => boolean | Promise<boolean> }]>([
-    ['nobody there', {}],
-    ['no', { approve: () => false }],
-    ['no, after a while', { approve: async () => false }],
-  ])('ask, and %s', async (_, options) => {
+    ['no approver', {}],
+    ['a rejection', { approve: () => false }],
+    ['a late rejection', { approve: async () => false }],
+  ])('does not run after `ask` with %s', async (_, options) => {
     const { open, ran, trail } = testGate({ action: 'ask' })
     const sandbox = await open()
     expect(await codeOf(sandbox.exec('git push', options))).toBe('approval-required')
@@ -247,7 +247,7 @@ describe('a command that may not', () => {
     expect(trail.names).toEqual(['SandboxState ready', 'PolicyDecision ask', ...answers])
   })
 
-  test('the question is on record before anybody answers, and the caller hears who said no and why', async () => {
+  test('has its approval request recorded before the answer, and gets author and reason of a rejection', async () => {
     const { open, trail } = testGate({ action: 'ask' })
     const sandbox = await open()
     const approve = (_: unknown, execId: string) => {
@@ -268,7 +268,7 @@ describe('a command that may not', () => {
     })
   })
 
-  test('an approval that fails is none', async () => {
+  test('does not run if its approval fails', async () => {
     const { open, ran } = testGate({ action: 'ask' })
     const sandbox = await open()
     expect(await codeOf(sandbox.exec('git push', { approve: () => Promise.reject(new Error('gone')) }))).toBe(
@@ -284,37 +284,37 @@ describe('a command that may not', () => {
     ['an empty program', ['', 'a'], 'no-command'],
     ['a NUL in a line', 'a\0b', 'invalid-input'],
     ['a NUL in a word', ['a', 'b\0'], 'invalid-input'],
-  ])('%s', async (_, command, code) => {
+  ])('is not accepted: %s', async (_, command, code) => {
     const { open, ran } = testGate()
     expect(await codeOf((await open()).exec(command))).toBe(code)
     expect(ran).toEqual([])
   })
 })
 
-describe('a trail that cannot be written stops what it should record', () => {
+describe('if the audit log cannot be written', () => {
   test.each([
     ['from the beginning', 0],
     ['from the decision on', 1],
-  ])('%s: nothing is executed', async (_, from) => {
+  ])('%s, nothing is executed', async (_, from) => {
     const { open, ran } = testGate({ trail: new Trail((count) => count >= from) })
     const sandbox = await open()
     expect(await codeOf(sandbox.exec('true'))).toBe('trail-unwritable')
     expect(ran).toEqual([])
   })
 
-  test('an approval that cannot be recorded is none', async () => {
+  test('an approval is not accepted', async () => {
     const { open, ran } = testGate({ action: 'ask', trail: new Trail((count) => count >= 2) })
     expect(await codeOf((await open()).exec('git push', { approve: () => true }))).toBe('trail-unwritable')
     expect(ran).toEqual([])
   })
 
-  test('a result that cannot be recorded is not handed out', async () => {
+  test('a result is not returned', async () => {
     const { open, ran } = testGate({ trail: new Trail((count) => count >= 2) })
     expect(await codeOf((await open()).exec('true'))).toBe('trail-unwritable')
     expect(ran).toEqual(['/bin/bash -c true'])
   })
 
-  test('that the sandbox exists is on record before anything runs, also after a first failure', async () => {
+  test('the sandbox is recorded before any later command runs', async () => {
     const { open, trail } = testGate({ trail: new Trail((count) => count === 0) })
     const sandbox = await open()
     expect(await codeOf(sandbox.exec('a'))).toBe('trail-unwritable')
@@ -322,13 +322,13 @@ describe('a trail that cannot be written stops what it should record', () => {
     expect(trail.names).toContain('SandboxState ready')
   })
 
-  test('files are no way around it', async () => {
+  test('files cannot be written', async () => {
     const { open } = testGate({ trail: new Trail(() => true) })
     const sandbox = await open()
     expect(await codeOf(sandbox.files.write('/w/a', 'x'))).toBe('trail-unwritable')
   })
 
-  test('closing ends the sandbox even so, and says it', async () => {
+  test('closing still ends the sandbox, and reports the error', async () => {
     const { open } = testGate({ trail: new Trail(() => true) })
     const sandbox = await open()
     expect(await codeOf(sandbox.close())).toBe('trail-unwritable')
@@ -336,7 +336,7 @@ describe('a trail that cannot be written stops what it should record', () => {
   })
 })
 
-describe('closing', () => {
+describe('closing a sandbox', () => {
   test('twice is harmless and recorded once', async () => {
     const { open, trail } = testGate()
     const sandbox = await open()
@@ -345,14 +345,14 @@ describe('closing', () => {
     expect(trail.names).toEqual(['SandboxState ready', 'SandboxState destroyed'])
   })
 
-  test('at once from two sides, too', async () => {
+  test('twice at the same time is recorded once', async () => {
     const { open, trail } = testGate()
     const sandbox = await open()
     await Promise.all([sandbox.close(), sandbox.close()])
     expect(trail.names.filter((name) => name === 'SandboxState destroyed').length).toBe(1)
   })
 
-  test('ends everything: commands and files', async () => {
+  test('rejects later commands and file operations', async () => {
     const { open, ran } = testGate()
     const sandbox = await open()
     await sandbox.files.write('/w/a', 'x')
@@ -363,7 +363,7 @@ describe('closing', () => {
     expect(ran).toEqual([])
   })
 
-  test('`await using` does it', async () => {
+  test('is done by `await using`', async () => {
     const { open, trail } = testGate()
     {
       await using sandbox = await open()
@@ -373,20 +373,20 @@ describe('closing', () => {
   })
 })
 
-describe('opening', () => {
+describe('opening a sandbox', () => {
   test.each<[string, unknown, string]>([
     ['an unknown field', { wrokspace: '/w' }, 'invalid-input'],
-    ['no object', 'workspace', 'invalid-input'],
+    ['a string', 'workspace', 'invalid-input'],
     ['a relative workspace', { workspace: 'w' }, 'path-not-absolute'],
-    ['outside the prefixes', { workspace: '/other' }, 'forbidden-host-path'],
-    ['a backend that there is not', { backend: 'nobody' }, 'backend-unavailable'],
-    ['no wall', { workspace: '/w' }, 'backend-unavailable'],
+    ['a workspace outside the prefixes', { workspace: '/other' }, 'forbidden-host-path'],
+    ['an unknown backend', { backend: 'nobody' }, 'backend-unavailable'],
+    ['no isolating backend', { workspace: '/w' }, 'backend-unavailable'],
     ['an image', { image: 'debian', backend: 'mock' }, 'unsupported'],
-  ])('%s is refused', async (_, spec, code) => {
+  ])('with %s is refused', async (_, spec, code) => {
     expect(await codeOf(testGate().gate.open(spec))).toBe(code)
   })
 
-  test('an unavailable backend is recorded', async () => {
+  test('on an unavailable backend is recorded', async () => {
     const { gate, trail } = testGate()
     await codeOf(gate.open({ workspace: '/w', agentId: 'agent-7' }))
     expect(trail.events).toMatchObject([
@@ -394,7 +394,7 @@ describe('opening', () => {
     ])
   })
 
-  test('so is a spec that policy refuses', async () => {
+  test('with a spec that the policy refuses is recorded', async () => {
     const { gate, trail } = testGate()
     await codeOf(gate.open({ workspace: '/other', agentId: 'agent-7' }))
     expect(trail.events).toMatchObject([
@@ -402,7 +402,7 @@ describe('opening', () => {
     ])
   })
 
-  test('a backend that fails although it should not is asked again next time', async () => {
+  test('probes the backend again after it failed', async () => {
     let probes = 0
     const failing: Backend = {
       ...mock(),
@@ -418,7 +418,7 @@ describe('opening', () => {
     expect(probes).toBe(2)
   })
 
-  test('a command that fails to start is on record', async () => {
+  test('records a command that fails to start', async () => {
     const { open, trail } = testGate({
       answer: () => {
         throw new SandboxError('launch-failed', 'the wall fell')
@@ -429,7 +429,7 @@ describe('opening', () => {
   })
 })
 
-test('an image of the engine that the operator runs is not for a key of the tenant that lacks it', () => {
+test('an engine image granted to one tenant is refused for another tenant', () => {
   const config = { tenant: [{ name: 'lent', images: ['operators/private'] }] }
   const gate = new Gate({
     policy: sandboxPolicyOf({}, '/home/u'),

@@ -104,7 +104,7 @@ export type OpenSandboxOptions = {
   readonly volumes?: readonly string[] | undefined
   /** Prepares a root file system for this sandbox only; absent: it cannot have one. */
   readonly root?: RootPreparation | undefined
-}
+} & Pick<OpenOptions, 'generation' | 'takesOver'>
 
 /** How a sandbox gets a writable root. */
 export type RootPreparation = {
@@ -265,6 +265,8 @@ export class Gate {
       judgedForHost,
       isNetworkGranted,
       id = this.#parts.newId('sb'),
+      generation,
+      takesOver,
     }: OpenSandboxOptions = {},
   ): Promise<Sandbox> {
     const spec: Spec = parseSpec(input)
@@ -288,7 +290,8 @@ export class Gate {
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined
       const onTunnel: OpenOptions['onTunnel'] =
         egress && ((stream, secrets) => egress.handle(stream, secrets))
-      const inside = await this.#open(backend, plan, { signal, owner, onTunnel })
+      const options = { signal, owner, onTunnel, id, generation, takesOver }
+      const inside = await this.#open(backend, plan, options)
       const sandbox = this.#sandbox(plan, backend, inside, {
         id,
         egress,

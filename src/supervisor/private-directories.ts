@@ -100,7 +100,10 @@ const walked = (program: string, args: readonly string[]) =>
     { wallMs: WALK_MS },
   )
 
-type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester' | 'volumes'> & {
+type Opening = Pick<
+  OpenSandboxOptions,
+  'id' | 'signal' | 'owner' | 'requester' | 'volumes' | 'generation' | 'takesOver'
+> & {
   /** The sandbox was suspended: its directories exist, and stay if it cannot be opened. */
   readonly isSuspended?: boolean
   /** The disk of a snapshot that a writable root starts from. */

@@ -18,14 +18,14 @@ import {
 } from '../store/sandboxes.ts'
 import type { Tx } from '../store/sql.ts'
 import { hashSecret, isOperator, newSandboxToken, type Principal, requesterOf } from './access/keys.ts'
-import type { EndReason } from './lifecycle.ts'
-import { LiveSandbox } from './live-sandbox.ts'
+import type { EndReason } from './lifecycle/lifecycle.ts'
+import { LiveSandbox } from './lifecycle/live-sandbox.ts'
+import { assertRestartable, fromSnapshot, keepClosed } from './lifecycle/takeover.ts'
+import type { UnrecordedEnds } from './lifecycle/unrecorded-ends.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
 import type { SandboxQuotas } from './quotas.ts'
 import type { Preparation, SandboxPool } from './sandbox-pool.ts'
-import type { SupervisorParts } from './supervisor.ts'
-import { assertRestartable, fromSnapshot, keepClosed } from './takeover.ts'
-import type { UnrecordedEnds } from './unrecorded-ends.ts'
+import type { SupervisorParts } from './supervisor-parts.ts'
 
 /** A request to create a sandbox, after parsing. */
 export type CreateRequest = {

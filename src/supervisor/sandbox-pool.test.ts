@@ -3,7 +3,7 @@ import type { Spec } from '../model/spec.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
 import { SandboxPool } from './sandbox-pool.ts'
 
-/** A pool that opens nothing real, and what it opened. */
+/** A pool that opens fake sandboxes, and the list of what it opened. */
 function pool(prepared = 1) {
   const opened: Spec[] = []
   const open = async (spec: Spec): Promise<OpenSandbox> => {
@@ -21,7 +21,7 @@ function pool(prepared = 1) {
 const settled = (): Promise<void> => new Promise((resolve) => setTimeout(resolve, 60))
 const plain: Spec = { env: {}, private: ['/home/user'], limits: { diskMb: 1 } }
 
-test('a prepared sandbox is handed out once, to a client that may have it, and replaced', async () => {
+test('a prepared sandbox is handed out once, to a client that may use it, and replaced', async () => {
   const { kept, opened } = pool()
   const ready: OpenSandbox[] = []
   const prepare = async (sandbox: OpenSandbox): Promise<void> => void ready.push(sandbox)
@@ -43,8 +43,8 @@ test.each<[string, Spec]>([
   ['secrets', { ...plain, secrets: [] }],
   ['mounts', { ...plain, mounts: [] } as unknown as Spec],
   ['a template', { ...plain, template: 'mine' }],
-  ['a field that is not known to be common', { ...plain, volumes: [] } as unknown as Spec],
-])('nothing with %s is kept', async (_, spec) => {
+  ['a field that pooled sandboxes do not support', { ...plain, volumes: [] } as unknown as Spec],
+])('no sandbox with %s is prepared', async (_, spec) => {
   const { kept, opened } = pool()
   await kept.take(
     spec,
@@ -55,7 +55,7 @@ test.each<[string, Spec]>([
   expect(opened).toEqual([])
 })
 
-test('none are kept if the operator wants none', async () => {
+test('no sandboxes are prepared if the operator configured none', async () => {
   const { kept, opened } = pool(0)
   await kept.take(
     plain,

@@ -7,7 +7,7 @@ import type {
   TerminalSize,
   Usage,
 } from '../backends/backend.ts'
-import { canFreeze, canLease, canQuiesce, type Freezable, ownsDisk } from '../backends/backend.ts'
+import { canDetach, canFreeze, canLease, canQuiesce, type Freezable, ownsDisk } from '../backends/backend.ts'
 import type { Connection } from '../egress/connection.ts'
 import { heldBytes } from '../host/files/held-files.ts'
 import type { Review } from '../host/review/review.ts'
@@ -408,11 +408,23 @@ export class Sandbox implements AsyncDisposable {
     if (this.#state === 'ready') await this.#end([])
   }
 
-  /** Ends the sandbox without a record: this server may not write any, or another one has taken the sandbox over. */
+  /** The limits that hold for all of its commands. */
+  get limits(): Limits {
+    return { ...this.plan.limits, ...this.#parts.inside?.ownLimits }
+  }
+
+  /** Whether another server could go on with this sandbox. */
+  get outlives(): boolean {
+    const { inside } = this.#parts
+    return inside !== undefined && canDetach(inside)
+  }
+
+  /** Ends the sandbox without a record: this server may not write any, or another one takes the sandbox over. */
   async abandon(): Promise<void> {
     if (this.#state !== 'ready') return
     this.#state = 'destroyed'
-    await this.#parts.inside?.close()
+    const { inside } = this.#parts
+    await (inside && canDetach(inside) ? inside.detach() : inside?.close())
     await this.#parts.egress?.close()
     await Promise.all(this.#closing.splice(0).map((action) => action()))
   }

@@ -8,7 +8,7 @@ import { listSandboxes } from '../store/sandboxes.ts'
 import type { Store } from '../store/sql.ts'
 import type { Principal } from './access/keys.ts'
 import { Approvals } from './approvals/approvals.ts'
-import { ENDED, isEnded, mayMove, NEXT, STATES, type State } from './lifecycle.ts'
+import { ENDED, isEnded, mayMove, NEXT, STATES, type State } from './lifecycle/lifecycle.ts'
 import type { OpenSandbox } from './open-sandbox.ts'
 import { Supervisor } from './supervisor.ts'
 import { Metrics } from './telemetry/metrics.ts'
@@ -17,8 +17,8 @@ const FULL = process.env.RINGFENCE_FULL === '1'
 const me: Principal = { keyId: 'k', tenant: 't', scopes: ['create', 'exec', 'read'] }
 
 /**
- * STAND-IN for an open sandbox: it can be lost, frozen and counted at will, which no real one can. The real ones are in
- * test/server.
+ * FAKE of an open sandbox: a test can lose, freeze and count it, which is not possible with a real one. Real sandboxes are
+ * tested in test/server.
  */
 class World {
   readonly open = new Set<string>()
@@ -101,8 +101,8 @@ afterAll(async () => {
   rmSync(dir, { recursive: true, force: true })
 })
 
-describe('the table', () => {
-  test('every state can end, and an end is an end', () => {
+describe('the state table', () => {
+  test('every state can reach an end state, and end states are final', () => {
     for (const state of STATES) {
       if (isEnded(state)) expect(NEXT[state]).toEqual([])
       else expect(reachable(state).some(isEnded)).toBe(true)
@@ -121,7 +121,7 @@ function reachable(from: State, seen = new Set<State>()): State[] {
   return [...seen]
 }
 
-/** What a caller or the world can do, and what the reference says must come of it. */
+/** Operations of callers and of the environment; the reference gives the expected state of each. */
 type Op = 'exec' | 'pause' | 'resume' | 'stop' | 'timeout' | 'lost' | 'get'
 const OPS: readonly Op[] = ['exec', 'pause', 'resume', 'stop', 'timeout', 'lost', 'get']
 type Model = 'ready' | 'paused' | 'destroyed' | 'failed'
@@ -158,15 +158,15 @@ function sequences(length: number): Op[][] {
   return sequences(length - 1).flatMap((before) => OPS.map((op) => [...before, op]))
 }
 
-describe('every sequence', () => {
-  test(`of ${FULL ? 5 : 3} steps does what the reference says, and a crash after each step loses nothing`, async () => {
+describe('every sequence of operations', () => {
+  test(`of ${FULL ? 5 : 3} steps matches the reference, and a crash after each step loses nothing`, async () => {
     const world = new World()
     const all = sequences(FULL ? 5 : 3)
     let epoch = 1
     for (let at = 0; at < all.length; at += 343) {
       const supervisor = begin(store, world, epoch++)
       const group = await Promise.all(all.slice(at, at + 343).map((ops) => walk(supervisor, world, ops)))
-      // The crash: this life ends here, whatever the states were; the next one settles it.
+      // The crash: this supervisor stops here in any state; the next one recovers.
       const next = begin(store, new World(), epoch++)
       await next.recover()
       for (const { id, model } of group) {
@@ -197,8 +197,8 @@ describe('every sequence', () => {
   }
 })
 
-describe('the power goes at any write', () => {
-  /** Lets so many writes through, then none ever again. */
+describe('a crash at any write', () => {
+  /** Accepts the given number of writes, then fails every write. */
   const failing = (left: number): Store => ({
     kind: store.kind,
     read: (sql, params) => store.read(sql, params),
@@ -213,7 +213,7 @@ describe('the power goes at any write', () => {
     ['create', 'pause', 'resume', 'stop'],
     ['create', 'timeout', 'lost'],
     ['create', 'pause', 'stop'],
-  ])('%s %s %s %s', async (...steps) => {
+  ])('during %s %s %s %s loses no acknowledged step', async (...steps) => {
     for (let writes = 0; writes < 12; writes++) {
       const world = new World()
       const instance = `cut${ids++}`
@@ -243,8 +243,8 @@ describe('the power goes at any write', () => {
   })
 })
 
-describe('others', () => {
-  test('a second instance’s sandboxes are not touched, and ids are never given out twice', async () => {
+describe('the supervisor', () => {
+  test('does not touch sandboxes of a second instance', async () => {
     const world = new World()
     const theirs = begin(store, world, 1, 'theirs')
     const { row } = await theirs.create(me, { spec: {} })
@@ -253,7 +253,7 @@ describe('others', () => {
     expect(world.open.has(row.id)).toBe(true)
   })
 
-  test('a create that fails leaves nothing, and its idempotency key can be used again', async () => {
+  test('leaves nothing after a failed create, and its idempotency key can be used again', async () => {
     const world = new World()
     const supervisor = begin(store, world, 1, 'fails')
     const request = { spec: {}, idempotency: { name: 'again', request: 'r' } }
@@ -265,7 +265,7 @@ describe('others', () => {
     expect((await supervisor.create(me, request)).row.state).toBe('ready')
   })
 
-  test('stopping one that is being made ends destroyed, with nothing left', async () => {
+  test('destroys a sandbox that is stopped while it is being created', async () => {
     const world = new World()
     let arrived = (): void => {}
     const opening = new Promise<void>((resolve) => {
@@ -277,7 +277,7 @@ describe('others', () => {
     })
     const supervisor = begin(store, world, 1, 'stopped')
     const slow = world.live.bind(world)
-    // The stand-in opens only when it is told to.
+    // The fake opens only when the test says so.
     ;(world as { live: unknown }).live = async (id: string) => {
       arrived()
       await gate
@@ -298,7 +298,7 @@ describe('others', () => {
     expect(world.open.size).toBe(0)
   })
 
-  test('a queue has an end: 429 with the time to come back', async () => {
+  test('has a limited queue: 429 with a time to retry', async () => {
     const world = new World()
     const supervisor = new Supervisor({
       ...partsOf(world),
@@ -323,7 +323,7 @@ describe('others', () => {
       expect(error).toMatchObject({ code: 'too-many-requests', retryAfterSecs: expect.any(Number) })
   })
 
-  test('parallel creates do not exceed the number of sandboxes of a server', async () => {
+  test('does not exceed the limit of sandboxes with parallel creates', async () => {
     const world = new World()
     const limits = {
       sandboxes: 10,
@@ -369,7 +369,7 @@ describe('others', () => {
     }
   }
 
-  test('a pool hands out what nobody used, once, and falls back', async () => {
+  test('hands out a pooled sandbox once, and creates one if the pool is empty', async () => {
     const world = new World()
     const supervisor = new Supervisor({
       ...partsOf(world),

@@ -29,9 +29,11 @@ const HOST_IMPORTS: Readonly<Record<string, Signature>> = {
 
 const HOST_MODULES: readonly string[] = ['ringfence', 'openfang']
 
+type CoreKind = Exclude<GuestEntry['kind'], 'component'>
+
 /** A module's entry point and imports; determined once per module. */
 export type GuestAbi = {
-  readonly kind: GuestEntry['kind']
+  readonly kind: CoreKind
   /** The types of `run`'s parameters. */
   readonly params: readonly number[]
   readonly initialize: boolean
@@ -73,13 +75,14 @@ function pluginFunctions(shape: ModuleShape): readonly string[] {
 export function pluginEntry({ plugin }: GuestAbi, wanted: string | undefined): GuestEntry {
   const name = wanted ?? (plugin.length === 1 ? plugin[0] : undefined)
   if (name !== undefined && plugin.includes(name)) return { kind: 'plugin', name }
+  if (plugin.length === 0) throw problem('the plug-in exports no function that takes no parameters')
   const shown = plugin.slice(0, 20).join('`, `')
   throw problem(
     name === undefined ? `name a function to call: \`${shown}\`` : `there is no function \`${name}\``,
   )
 }
 
-function kindOf(shape: ModuleShape): GuestEntry['kind'] {
+function kindOf(shape: ModuleShape): CoreKind {
   if (shape.imports.some(({ module }) => module === EXTISM)) return 'plugin'
   const execute = exportedFunction(shape, 'execute')
   if (execute) {

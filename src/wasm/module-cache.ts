@@ -1,14 +1,18 @@
 import { createHash } from 'node:crypto'
 import { SandboxError } from '../model/errors.ts'
 import { abiOf, type GuestAbi } from './abi.ts'
+import { isComponent } from './component/decode.ts'
+import { type LoadedComponent, loadComponent } from './component/load.ts'
 import { type WasmModule, wasmEngine } from './engine.ts'
 import { decodeModule, type ModuleShape } from './meter/decode.ts'
-import { loadMetered, MAX_MODULE_BYTES, METER_VERSION } from './meter/meter.ts'
-
+import { loadMetered, MAX_MODULE_BYTES, METER_VERSION, type MeterOptions } from './meter/meter.ts'
 import { ModuleFiles } from './module-files.ts'
 
-/** A module that has been validated, metered and compiled. */
-export type LoadedModule = { readonly hash: string; readonly module: WasmModule; readonly abi: GuestAbi }
+/** A core module or a component that has been validated, metered and compiled. */
+export type LoadedModule = { readonly hash: string } & LoadedCode
+type LoadedCode =
+  | { readonly module: WasmModule; readonly abi: GuestAbi }
+  | { readonly component: LoadedComponent }
 
 type Compiled = { readonly module: WasmModule; readonly shape: ModuleShape }
 
@@ -65,14 +69,31 @@ export class ModuleCache {
   }
 
   async #make(hash: string, bytes: Uint8Array): Promise<LoadedModule> {
-    const { shape, module } = (await this.#stored(hash, bytes)) ?? (await this.#metered(hash, bytes))
-    const loaded: LoadedModule = Object.freeze({ hash, abi: abiOf(shape), module })
+    const loaded: LoadedModule = Object.freeze({ hash, ...(await this.#code(hash, bytes)) })
     this.#made.add(loaded)
     return loaded
   }
 
-  async #metered(hash: string, original: Uint8Array): Promise<Compiled> {
-    const { bytes, shape, module } = await loadMetered(original, { memoryMb: this.#memoryMb })
+  async #code(hash: string, bytes: Uint8Array): Promise<LoadedCode> {
+    if (isComponent(bytes)) return { component: await this.#component(bytes) }
+    const { shape, module } = await this.#core(hash, bytes, { memoryMb: this.#memoryMb })
+    return { module, abi: abiOf(shape) }
+  }
+
+  #component(bytes: Uint8Array): Promise<LoadedComponent> {
+    return loadComponent(bytes, this.#memoryMb, (module, limits) => {
+      // Starts in another way than the hash of a module, whose bytes could otherwise continue the text.
+      const text = `component:${METER_VERSION}:${limits.memoryMb}:${limits.tableElements}:`
+      return this.#core(createHash('sha256').update(text).update(module).digest('hex'), module, limits)
+    })
+  }
+
+  async #core(hash: string, bytes: Uint8Array, limits: MeterOptions): Promise<Compiled> {
+    return (await this.#stored(hash, bytes)) ?? (await this.#metered(hash, bytes, limits))
+  }
+
+  async #metered(hash: string, original: Uint8Array, limits: MeterOptions): Promise<Compiled> {
+    const { bytes, shape, module } = await loadMetered(original, limits)
     if (bytes.length >= WORTH_KEEPING) this.#files?.write(hash, bytes)
     return { shape, module }
   }

@@ -28,7 +28,7 @@ async function run(): Promise<unknown> {
   }
 }
 
-it('keeps a metered module for the next process, which only its owner can read', async () => {
+it('a metered module is cached for the next process, readable only by its owner', async () => {
   expect(await run()).toMatchObject({ ok: 7 })
   const [name = '', ...more] = readdirSync(directory)
   expect(more).toEqual([])
@@ -39,7 +39,7 @@ it('keeps a metered module for the next process, which only its owner can read',
   expect(readFileSync(file)).toEqual(before)
 })
 
-it('meters again what is damaged or cut off', async () => {
+it('a damaged or truncated cache file is metered again', async () => {
   await run()
   const file = join(directory, readdirSync(directory)[0] ?? '')
   const whole = readFileSync(file)

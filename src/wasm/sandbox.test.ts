@@ -88,12 +88,7 @@ describe('limits', () => {
       plain([op.call(0)], { locals: Array.from({ length: 30_000 }, () => I64) }),
       'stack',
     ],
-    [
-      'tail calls in a circle',
-      {},
-      plain([op.tailCall(1)], { functions: [{ body: [op.tailCall(0)] }] }),
-      'fuel',
-    ],
+    ['circular tail calls', {}, plain([op.tailCall(1)], { functions: [{ body: [op.tailCall(0)] }] }), 'fuel'],
     ['memory at the start', {}, plain([], { memory: { min: 2000 } }), ''],
   ])('%s', async (_, options, bytes, resource) => {
     const result = await sandbox(options).run(bytes)
@@ -127,12 +122,12 @@ describe('the interface', () => {
   const result = (pointer: number, length: number): Uint8Array =>
     skill([...packed([op.i32(pointer)], [op.i32(length)])])
   it.each<[string, Uint8Array, RegExp]>([
-    ['nothing to enter', buildModule({ functions: [] }), /neither `execute`/],
+    ['no entry point', buildModule({ functions: [] }), /neither `execute`/],
     ['a result with a negative pointer', result(-8, 4), /lies outside the memory/],
     ['a result that wraps around', result(-1, 2), /lies outside the memory/],
     ['a result with a negative length', result(0, -1), /longer than/],
     ['a result that is too long', result(0, 2_000_000), /longer than/],
-    ['a result that is no JSON', saying('{'), /not JSON/],
+    ['a result that is not JSON', saying('{'), /not JSON/],
     [
       'a result that is not UTF-8',
       skill([op.i32(0), op.i32(255), op.store8(0), ...packed([op.i32(0)], [op.i32(1)])]),

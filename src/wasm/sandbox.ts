@@ -128,16 +128,11 @@ export class WasmSandbox {
     this.#runner.close()
   }
 
-  #job({ module, abi }: LoadedModule, input: Json, options: WasmRunOptions): GuestJob {
+  #job(loaded: LoadedModule, input: Json, options: WasmRunOptions): GuestJob {
     const { env = {} } = options
     return {
-      module,
-      entry: entryOf(abi, input, options),
-      imports: abi.imports,
+      ...guestOf(loaded, input, options),
       exports: METER_EXPORTS,
-      initialize: abi.initialize,
-      // A plug-in takes bytes: a string is passed as it is, any other value as JSON.
-      input: abi.kind === 'plugin' && typeof input === 'string' ? input : JSON.stringify(input),
       args: ['skill', ...(options.args ?? argumentsOf(input))],
       env: Object.entries(env).map(([name, value]) => `${name}=${value}`),
       ...surroundings(options),
@@ -147,6 +142,22 @@ export class WasmSandbox {
       wallMs: this.#wallMs,
     }
   }
+}
+
+/** The code of a run, and its input as text. */
+function guestOf(
+  loaded: LoadedModule,
+  input: Json,
+  options: WasmRunOptions,
+): Pick<GuestJob, 'module' | 'entry' | 'imports' | 'initialize' | 'input'> {
+  const json = JSON.stringify(input)
+  if ('component' in loaded)
+    return { module: undefined, entry: loaded.component, imports: [], initialize: false, input: json }
+  const { module, abi } = loaded
+  const { imports, initialize } = abi
+  // A plug-in takes bytes: a string is passed as it is, any other value as JSON.
+  const text = abi.kind === 'plugin' && typeof input === 'string' ? input : json
+  return { module, entry: entryOf(abi, input, options), imports, initialize, input: text }
 }
 
 function entryOf(abi: GuestAbi, input: Json, { call }: WasmRunOptions): GuestEntry {

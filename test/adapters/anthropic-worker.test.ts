@@ -57,8 +57,8 @@ const bash = (command: string, more: object = {}) => ({ name: 'bash', input: { c
 const over = (session: FakeSession, timeout = 30_000) =>
   expect.poll(() => session.isOver, { timeout }).toBe(true)
 
-describe('a session', () => {
-  test('has its tools in a sandbox of its own, judged by the policy', async () => {
+describe('an Anthropic session', () => {
+  test('runs its tools in its own sandbox, checked by the policy', async () => {
     const one = environment.hand(
       new FakeSession('sess_one', [
         bash('echo made > made.txt; cd /tmp; pwd'),
@@ -92,7 +92,7 @@ describe('a session', () => {
     expect(one.heartbeats).toBeGreaterThan(0)
   }, 90_000)
 
-  test('cannot loosen anything with what the other side sends', async () => {
+  test('cannot weaken its sandbox with fields of the work item or of a tool call', async () => {
     const secret = Buffer.from(
       JSON.stringify({
         sessions_token: 'item-token',
@@ -138,7 +138,7 @@ describe('a session', () => {
     60_000,
   )
 
-  test('continues when its stream is cut, and ends when the environment says so or its lease is lost', async () => {
+  test('continues after its stream is cut, and ends when it is stopped or its lease is lost', async () => {
     const cut = environment.hand(
       new FakeSession('sess_cut', [bash('sleep 1; echo after'), bash('echo more')]),
     )
@@ -159,7 +159,7 @@ describe('a session', () => {
   }, 90_000)
 })
 
-test('takes as many sessions as it may, renews their leases, and drains', async () => {
+test('the worker limits parallel sessions, renews their leases, and drains on SIGTERM', async () => {
   const many = Array.from({ length: 5 }, (_, n) =>
     environment.hand(new FakeSession(`sess_m${n}`, [bash('sleep 3; echo done')])),
   )
@@ -176,7 +176,7 @@ test('takes as many sessions as it may, renews their leases, and drains', async 
   expect(many[0]?.heartbeats).toBeGreaterThan(1)
 }, 90_000)
 
-test('says what is missing', async () => {
+test('the worker names a missing option, key or package', async () => {
   const cli = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
   const run = (env: object, ...args: string[]) =>
     new Promise<string>((resolve) => {

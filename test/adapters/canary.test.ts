@@ -136,7 +136,7 @@ const mcpCalls = (command: string): string =>
     .map((message) => `${JSON.stringify(message)}\n`)
     .join('')
 
-test('control: a program without a sandbox finds them', async () => {
+test('control: a program without a sandbox finds the secrets', async () => {
   const { said } = await new Promise<Ran>((resolve) => {
     const child = spawn('bash', ['look.sh'], { env: { ...env(), CONTROL: 'yes' }, cwd: workspace })
     let said = ''
@@ -154,7 +154,7 @@ test.each([
   ['run --json', () => ringfence(['run', '--json', '--', 'bash', 'look.sh'])],
   ['mcp', () => ringfence(['mcp'], mcpCalls('bash look.sh'))],
 ] as const)(
-  '%s shows none',
+  '%s shows no secret',
   async (_, start) => {
     const stop = watchArguments()
     const { said } = await start()
@@ -165,7 +165,7 @@ test.each([
   60_000,
 )
 
-test('no error shows one', async () => {
+test('no error message shows a secret', async () => {
   const wrong = [
     ['run', '--backend', 'e2b', '--waive', 'kernel.filtered', '--preset', 'read-only', '--', 'true'],
     ['run', '--backend', 'openshell', '--', 'true'],
@@ -182,7 +182,7 @@ test('no error shows one', async () => {
   }
 }, 60_000)
 
-test('a sandbox elsewhere has none, and neither has its server', async () => {
+test('a remote sandbox gets no secret, and neither does its server', async () => {
   const { apiKey, apiUrl, sandboxUrl } = there.options
   const compose = {
     env: { ...env(), E2B_API_KEY: apiKey, E2B_API_URL: apiUrl, E2B_SANDBOX_URL: sandboxUrl },
@@ -199,7 +199,7 @@ test('a sandbox elsewhere has none, and neither has its server', async () => {
   expect(there.logs.join('\n')).not.toContain(CANARY)
 }, 60_000)
 
-test('the trail and everything else that we keep has none', () => {
+test('the audit log and all other state files contain no secret', () => {
   const kept = everythingBelow(state)
   expect(kept).toContain('look.sh')
   expect(kept).not.toContain(CANARY)

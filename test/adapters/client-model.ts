@@ -3,8 +3,13 @@ import type { AddressInfo } from 'node:net'
 
 /** A model on loopback for real coding agents: it calls the given tools one after the other, then says that it is done. */
 
-/** `namespace` is Codex's name for the tools of one MCP server. */
-export type ToolCall = { readonly tool: string; readonly input: unknown; readonly namespace?: string }
+/** `namespace` is Codex's name for the tools of one MCP server; `inputOf` makes the input of what the client sent last. */
+export type ToolCall = {
+  readonly tool: string
+  readonly input?: unknown
+  readonly inputOf?: (sent: string) => unknown
+  readonly namespace?: string
+}
 export type ClientModel = { readonly url: string; readonly close: () => void; readonly results: () => string }
 
 export async function clientModel(calls: readonly ToolCall[]): Promise<ClientModel> {
@@ -21,7 +26,8 @@ export async function clientModel(calls: readonly ToolCall[]): Promise<ClientMod
     } else if (path.includes('/messages')) anthropic(response, undefined)
     else if (path.includes('/responses')) {
       last = text
-      responses(response, left.shift())
+      const call = left.shift()
+      responses(response, call?.inputOf ? { ...call, input: call.inputOf(text) } : call)
     } else if (path.includes('/chat/completions')) {
       if (text.includes('"tools":[{')) last = text
       chat(response, text.includes('"tools":[{') ? left.shift() : undefined)

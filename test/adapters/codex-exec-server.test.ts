@@ -34,8 +34,11 @@ beforeAll(async () => {
     lines.once('line', (line) => resolve((JSON.parse(line) as { url: string }).url)),
   )
 }, 60_000)
-afterAll(() => {
+afterAll(async () => {
+  // It records the end of its sandboxes before it exits.
+  const exited = new Promise((resolve) => server.once('exit', resolve))
   server.kill()
+  await exited
   rmSync(base, { recursive: true, force: true })
 })
 
@@ -68,7 +71,7 @@ async function codex(calls: readonly ToolCall[]): Promise<string> {
 const exec = (cmd: string, more: object = {}): ToolCall => ({ tool: 'exec_command', input: { cmd, ...more } })
 
 describe.runIf(areInstalled)('Codex', () => {
-  test('runs its commands in the sandbox, and its model reads why one is refused', async () => {
+  test('runs its commands in the sandbox, and its model gets the reason of a refusal', async () => {
     const told = await codex([
       exec('echo made > made.txt; cat made.txt'),
       exec(`cat ${elsewhere}/private.txt`),
@@ -96,7 +99,7 @@ const start = (processId: string, script: string, more: object = {}) => ({
   ...more,
 })
 
-describe('the protocol', () => {
+describe('the exec-server protocol', () => {
   test('rejects clients without the secret, and web pages', async () => {
     const wrong = url.replace(/[^/]+$/, 'guess')
     await expect(Client.open(wrong)).rejects.toThrow(/401/)
@@ -104,7 +107,7 @@ describe('the protocol', () => {
     await expect(Client.open(url, { headers: { host: 'evil.example' } })).rejects.toThrow(/401/)
   })
 
-  test('needs `initialize` first and refuses what it does not know', async () => {
+  test('requires `initialize` first and rejects unknown methods', async () => {
     const client = await Client.open(url)
     expect((await client.ask('environment/info')).error?.message).toMatch(/initialize/)
     await client.ask('initialize', { clientName: 't' })
@@ -115,7 +118,7 @@ describe('the protocol', () => {
     client.close()
   })
 
-  test('a session continues after a lost connection, with its output', async () => {
+  test('resumes a session with its output after a lost connection', async () => {
     const client = await Client.open(url)
     const { sessionId } = await client.result('initialize', { clientName: 't' })
     await client.result('process/start', start('p', 'echo one; read x; echo "got $x"', { pipeStdin: true }))
@@ -142,7 +145,7 @@ describe('the protocol', () => {
     other.close()
   })
 
-  test('interrupts, terminates and tells of ends', async () => {
+  test('interrupts and terminates processes, and reports their end', async () => {
     const client = await Client.open(url)
     await client.result('initialize', { clientName: 't' })
     await client.result(
@@ -162,7 +165,7 @@ describe('the protocol', () => {
     client.close()
   })
 
-  test('files: large ones in blocks, directories, copies, walks; protected names stay closed', async () => {
+  test('reads and writes large files in blocks, lists, copies and walks directories, and refuses protected names', async () => {
     const client = await Client.open(url)
     await client.result('initialize', { clientName: 't' })
     const big = Buffer.alloc(3 * 1024 * 1024, 'abc')
@@ -205,7 +208,7 @@ describe('the protocol', () => {
     client.close()
   })
 
-  test('HTTP requests reach a server of the sandbox; bodies are bytes, whole or as they come', async () => {
+  test('sends HTTP requests to a server in the sandbox, with binary bodies, whole or streamed', async () => {
     const client = await Client.open(url)
     await client.result('initialize', { clientName: 'test' })
     const serve = `require('node:http').createServer((request, answer) => {

@@ -1,5 +1,5 @@
 import { spawn } from 'node:child_process'
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -14,10 +14,12 @@ import { ExecServerClient } from './exec-server-client.ts'
 const base = mkdtempSync(join(tmpdir(), 'rf-codex-server-'))
 const here = join(base, 'here')
 let server: RunningServer
+const configFile = join(base, 'ringfence.toml')
 const keys: Record<string, { readonly secret: string; readonly id: string }> = {}
 
 beforeAll(async () => {
   mkdirSync(here)
+  writeFileSync(configFile, '[policy]\nallow_interactive = true\n')
   server = await startServer({
     env: {
       HOME: base,
@@ -26,6 +28,7 @@ beforeAll(async () => {
       HOST_SECRET: 'of-the-host',
     },
     port: 0,
+    config: configFile,
   })
   for (const tenant of ['red', 'blue']) {
     const { secret, key } = await server.parts.keys.create({ tenant, scopes: ['create', 'exec', 'read'] })
@@ -66,7 +69,7 @@ async function output(client: ExecServerClient, processId: string): Promise<stri
   }
 }
 
-test('an address stands for its key; another tenant cannot use its sessions', async () => {
+test('an exec-server address belongs to its key; another tenant cannot use its sessions', async () => {
   const [red, blue] = [await address('red'), await address('blue')]
   const client = await ExecServerClient.open(red)
   const { sessionId } = await client.result('initialize', { clientName: 't' })
@@ -87,7 +90,7 @@ test('an address stands for its key; another tenant cannot use its sessions', as
   expect([await own('red'), await own('blue')]).toEqual([1, 0])
 }, 60_000)
 
-test('needs a key; Host, Origin and the secret are checked; a revoked key ends its connections', async () => {
+test('an exec-server connection requires a key, checks Host, Origin and secret, and ends when the key is revoked', async () => {
   const url = await address('blue')
   const post = await fetch(`${server.url}/v1/exec-server`, { method: 'POST' })
   expect(post.status).toBe(401)
@@ -102,7 +105,7 @@ test('needs a key; Host, Origin and the secret are checked; a revoked key ends i
   await expect(ExecServerClient.open(url)).rejects.toThrow(/401/)
 }, 60_000)
 
-test('connections of several keys end each with its own', async () => {
+test('revoking a key ends only the connections of that key', async () => {
   const made = await Promise.all(
     ['first', 'second'].map((tenant) =>
       server.parts.keys.create({ tenant, scopes: ['create', 'exec', 'read'] }),
@@ -124,14 +127,107 @@ test('connections of several keys end each with its own', async () => {
   first.close()
 }, 60_000)
 
+/** The output so far, until it contains what is awaited. */
+async function until(client: ExecServerClient, processId: string, awaited: RegExp): Promise<string> {
+  const said = (): string =>
+    client.seen
+      .filter(({ method, params }) => method === 'process/output' && params?.processId === processId)
+      .map(({ params }) => Buffer.from(String(params?.chunk), 'base64').toString('latin1'))
+      .join('')
+  await expect.poll(said, { timeout: 20_000 }).toMatch(awaited)
+  return said()
+}
+
+const write = (client: ExecServerClient, processId: string, bytes: Uint8Array) =>
+  client.result('process/write', { processId, chunk: Buffer.from(bytes).toString('base64'), writeId: 'w' })
+
+describe('terminals', () => {
+  test('a command that asks for one has one: size, raw bytes, Ctrl-C, signals, resumed connections', async () => {
+    const url = await address('red')
+    const client = await ExecServerClient.open(url)
+    const { sessionId } = await client.result('initialize', { clientName: 't' })
+    const script =
+      'trap "echo caught" INT; test -t 0 && test -t 1 && stty size; while :; do read line && echo "=$line="; done'
+    await client.result('process/start', start('t', script, { tty: true }))
+    await until(client, 't', /24 120/)
+    // One character in two pieces: terminals carry bytes.
+    await write(client, 't', Buffer.from([0xc3]))
+    await write(client, 't', Buffer.from([0xa9, 0x0a]))
+    await until(client, 't', /=\xc3\xa9=/)
+    await write(client, 't', Buffer.from([3]))
+    await until(client, 't', /caught/)
+    const streams = client.seen.filter(({ method }) => method === 'process/output')
+    expect(new Set(streams.map(({ params }) => params?.stream))).toEqual(new Set(['pty']))
+    client.close()
+    const again = await ExecServerClient.open(url)
+    await again.result('initialize', { clientName: 't', resumeSessionId: sessionId })
+    await again.result('process/signal', { processId: 't', signal: 'interrupt' })
+    await until(again, 't', /caught/)
+    await write(again, 't', Buffer.from('still\n'))
+    await until(again, 't', /=still=/)
+    expect(await again.result('process/terminate', { processId: 't' })).toEqual({ running: true })
+    expect(await output(again, 't')).toMatch(/24 120[\s\S]*=still=/)
+    again.close()
+  }, 60_000)
+
+  test('`/v1` starts commands in one and changes its size', async () => {
+    const client = new RingfenceClient({ url: server.url, apiKey: keys.red?.secret ?? '' })
+    const sandbox = await client.create({})
+    const asked = { terminal: { cols: 91, rows: 17 }, background: true }
+    const { exec_id } = await sandbox.exec('stty size; read x; stty size', asked)
+    let said = ''
+    let isResized = false
+    for await (const event of sandbox.attach(exec_id)) {
+      if (event.type === 'stdout') said += Buffer.from(event.data).toString()
+      if (isResized || !said.includes('17 91')) continue
+      isResized = true
+      await sandbox.resize(exec_id, { cols: 133, rows: 44 })
+      await sandbox.write(exec_id, '\n')
+    }
+    expect(said).toMatch(/17 91[\s\S]*44 133/)
+    const { exec_id: piped } = await sandbox.exec('sleep 100', { background: true })
+    await expect(sandbox.resize(piped, { cols: 1, rows: 1 })).rejects.toThrow(/no terminal/)
+    await sandbox.close()
+  }, 60_000)
+
+  test('a server that gives none refuses them at `/v1`, and Codex gets pipes', async () => {
+    writeFileSync(configFile, '[policy]\nallow_interactive = false\n')
+    await server.reload()
+    try {
+      const client = new RingfenceClient({ url: server.url, apiKey: keys.red?.secret ?? '' })
+      const sandbox = await client.create({})
+      const terminal = { cols: 80, rows: 24 }
+      await expect(sandbox.exec('true', { terminal })).rejects.toMatchObject({ code: 'interactive-disabled' })
+      await sandbox.close()
+      const codex = await ExecServerClient.open(await address('red'))
+      await codex.result('initialize', { clientName: 't' })
+      await codex.result('process/start', start('p', 'test -t 0 || echo pipes', { tty: true }))
+      expect(await output(codex, 'p')).toBe('pipes\n')
+      codex.close()
+    } finally {
+      writeFileSync(configFile, '[policy]\nallow_interactive = true\n')
+      await server.reload()
+    }
+  }, 60_000)
+})
+
 describe.runIf(areInstalled)('an unmodified Codex', () => {
   test('runs its commands in a sandbox of the server', async () => {
     const url = await address('red')
-    const exec = (cmd: string): ToolCall => ({ tool: 'exec_command', input: { cmd } })
+    const exec = (cmd: string, more: object = {}): ToolCall => ({
+      tool: 'exec_command',
+      input: { cmd, ...more },
+    })
     const model = await clientModel([
       exec('echo on the server > a.txt; cat a.txt; pwd'),
       { tool: 'apply_patch', input: '*** Begin Patch\n*** Add File: patched.txt\n+patched\n*** End Patch' },
       exec('echo x > .git/hooks/pre-commit'),
+      exec('test -t 0 && echo "a terminal of $(stty size)"', { tty: true }),
+      exec('read line && echo "got $line"', { tty: true, yield_time_ms: 500 }),
+      {
+        tool: 'write_stdin',
+        inputOf: (sent) => ({ session_id: Number(/session ID (\d+)/.exec(sent)?.[1]), chars: 'typed\n' }),
+      },
     ])
     const set = (name: string, value: unknown): string[] => ['-c', `${name}=${JSON.stringify(value)}`]
     const args = [
@@ -150,5 +246,7 @@ describe.runIf(areInstalled)('an unmodified Codex', () => {
     const told = model.results()
     expect(told).toContain('on the server')
     expect(told).toMatch(/forbidden-command|pre-commit/)
+    expect(told).toMatch(/a terminal of \d+ \d+/)
+    expect(told).toMatch(/got typed/)
   }, 120_000)
 })

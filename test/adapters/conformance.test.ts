@@ -47,7 +47,7 @@ function doorTo(port: number): Server {
   })
 }
 
-describe.skipIf(!full)('with the newest Node', () => {
+describe.skipIf(!full)('MCP with the newest Node', () => {
   beforeAll(async () => {
     installed(fullFolder)
     mkdirSync(workspace)
@@ -69,7 +69,7 @@ describe.skipIf(!full)('with the newest Node', () => {
     rmSync(base, { recursive: true, force: true })
   })
 
-  test('the conformance suite passes', async () => {
+  test('passes the conformance suite', async () => {
     const { port } = door.address() as AddressInfo
     const cli = join(fullFolder, 'node_modules/@modelcontextprotocol/conformance/dist/index.js')
     const { code, said } = await run([cli, 'server', '--url', `http://localhost:${port}/mcp`])
@@ -79,7 +79,7 @@ describe.skipIf(!full)('with the newest Node', () => {
     expect(code).toBe(0)
   }, 300_000)
 
-  test('the inspector lists and calls every tool', async () => {
+  test('lists and calls every tool with the inspector', async () => {
     const cli = join(
       fullFolder,
       'node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js',
@@ -124,7 +124,7 @@ describe.skipIf(!full)('with the newest Node', () => {
     }
   }, 300_000)
 
-  test('the AI SDK’s newest major goes through a whole loop', async () => {
+  test('completes a whole loop with the newest major of the AI SDK', async () => {
     const place = join(base, 'newest')
     mkdirSync(place)
     const script = [

@@ -3,12 +3,15 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
-import { clientModel } from './client-model.ts'
-import { areInstalled, claudeProgram, codexProgram } from './coding-agents.ts'
+import { clientModel, type ToolCall } from './client-model.ts'
+import { areInstalled, claudeProgram, codexProgram, geminiProgram, opencodeProgram } from './coding-agents.ts'
 import { full } from './sdk.ts'
 import { Terminal } from './terminal.ts'
 
-/** Claude Code and Codex at a real terminal: the person sees our question in the agent's own dialog, and answers it there. */
+/**
+ * Coding agents at a real terminal. Claude Code and Codex: the person sees our question in the agent's own dialog, and answers it
+ * there. Gemini CLI and opencode have no such dialog: the person sees what ran, and why a command did not.
+ */
 
 const base = mkdtempSync(join(tmpdir(), 'rf-dialog-'))
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
@@ -97,6 +100,64 @@ async function codex(name: string, calls: Parameters<typeof clientModel>[0]) {
   return { terminal, model, workspace }
 }
 
+const server = () => ({
+  command: process.execPath,
+  args: [join(packageRoot(), 'dist', 'cli', 'ringfence.cjs'), 'mcp'],
+  env: { RINGFENCE_HOME: join(base, 'state') },
+})
+const TERMINAL = { TERM: 'xterm-256color', COLORTERM: 'truecolor', LANG: 'C.UTF-8' }
+
+async function gemini(name: string, calls: readonly ToolCall[]) {
+  const [workspace, dir] = [join(base, name), join(base, `${name}-home`)]
+  for (const one of [workspace, join(dir, '.gemini')]) mkdirSync(one, { recursive: true })
+  const model = await clientModel(calls.map((call) => ({ ...call, tool: `mcp_ringfence_${call.tool}` })))
+  const settings = {
+    mcpServers: { ringfence: { ...server(), trust: true } },
+    security: { auth: { selectedType: 'gemini-api-key' } },
+    general: { disableAutoUpdate: true, enableAutoUpdate: false },
+    // By default it shows only calls that succeeded.
+    ui: { hideTips: true, errorVerbosity: 'full' },
+  }
+  writeFileSync(join(dir, '.gemini', 'settings.json'), JSON.stringify(settings))
+  const env = { HOME: dir, PATH: process.env.PATH ?? '', ...TERMINAL }
+  const terminal = Terminal.start(name, [geminiProgram, '--skip-trust', '-m', 'gemini-2.5-pro'], {
+    cwd: workspace,
+    env: { ...env, GOOGLE_GEMINI_BASE_URL: model.url, GEMINI_API_KEY: 'k' },
+  })
+  return { terminal, model }
+}
+
+async function opencode(name: string, calls: readonly ToolCall[]) {
+  const [workspace, dir] = [join(base, name), join(base, `${name}-home`)]
+  for (const one of [workspace, dir]) mkdirSync(one, { recursive: true })
+  const model = await clientModel(calls.map((call) => ({ ...call, tool: `ringfence_${call.tool}` })))
+  const { command, args, env: environment } = server()
+  const provider = {
+    npm: '@ai-sdk/openai-compatible',
+    options: { baseURL: `${model.url}/v1`, apiKey: 'k' },
+    models: { m: { name: 'scripted' } },
+  }
+  const settings = {
+    model: 'scripted/m',
+    provider: { scripted: provider },
+    mcp: { ringfence: { type: 'local', command: [command, ...args], environment, enabled: true } },
+    autoupdate: false,
+  }
+  const terminal = Terminal.start(name, [opencodeProgram], {
+    cwd: workspace,
+    env: {
+      HOME: dir,
+      PATH: process.env.PATH ?? '',
+      ...TERMINAL,
+      OPENCODE_CONFIG_CONTENT: JSON.stringify(settings),
+      OPENCODE_DISABLE_MODELS_FETCH: '1',
+      OPENCODE_DISABLE_AUTOUPDATE: '1',
+      OPENCODE_DISABLE_DEFAULT_PLUGINS: '1',
+    },
+  })
+  return { terminal, model }
+}
+
 const hasTmux = existsSync('/usr/bin/tmux')
 const command = 'git init -q . && git reset --hard; echo was-run'
 
@@ -114,7 +175,7 @@ describe.runIf(full && areInstalled && hasTmux)('an agent at a terminal', () => 
     ['codex-accepts', codex, 'exec', ['Enter'], ['Enter'], true],
     ['codex-declines', codex, 'exec', ['Enter'], ['Down', 'Enter'], false],
   ] as const)(
-    '%s: the person answers our question in the dialog of the agent',
+    '%s: an approval is answered in the dialog of the agent',
     async (name, start, tool, before, keys, isRun) => {
       const { terminal, model } = await start(name, [{ tool, input: { command } }])
       try {
@@ -144,5 +205,40 @@ describe.runIf(full && areInstalled && hasTmux)('an agent at a terminal', () => 
       }
     },
     120_000,
+  )
+
+  test.each([
+    ['gemini', gemini, /Type your message/, /x +exec .*git reset --hard/],
+    ['opencode', opencode, /Ask anything|ctrl\+p/, /ringfence_exec \[command=git init/],
+  ] as const)(
+    '%s shows each call; the reason of a refusal goes to the model',
+    async (name, start, ready, shown) => {
+      const calls = ['echo "hello from the sandbox"', command].map((line) => ({
+        tool: 'exec',
+        input: { command: line },
+      }))
+      const { terminal, model } = await start(name, calls)
+      try {
+        await expect.poll(() => terminal.screen(), { timeout: 120_000 }).toMatch(ready)
+        await pause(6000)
+        terminal.type('-l', 'please clean up')
+        await pause(500)
+        terminal.type('Enter')
+        await expect
+          .poll(() => /approval-required: discards/.test(model.results()), { timeout: 90_000 })
+          .toBe(true)
+        expect(/hello from the sandbox/.test(model.results())).toBe(true)
+        await expect.poll(() => terminal.screen(), { timeout: 20_000 }).toMatch(/done/)
+        expect(terminal.screen()).toMatch(shown)
+        keep(name, terminal)
+      } catch (error) {
+        process.stdout.write(`${terminal.screen()}\n`)
+        throw error
+      } finally {
+        terminal.close()
+        model.close()
+      }
+    },
+    300_000,
   )
 })

@@ -20,18 +20,18 @@ test.each([
   ['Cursor', { mcpServers: { ringfence: entry } }],
   ['Gemini CLI', { mcpServers: { ringfence: { ...entry, timeout: 600_000 } } }],
   ['VS Code', { servers: { ringfence: { type: 'stdio', ...entry } } }],
-])('%s', (client, wanted) => {
+])('the documented configuration for %s is valid', (client, wanted) => {
   expect(json(client)).toEqual(wanted)
 })
 
-test('Codex', () => {
+test('the documented configuration for Codex is valid', () => {
   expect(block('Codex').kind).toBe('toml')
   expect(parse(block('Codex').text)).toEqual({
     mcp_servers: { ringfence: { ...entry, startup_timeout_sec: 30 } },
   })
 })
 
-test('the command is the one that the package brings', () => {
+test('the documented command is the one of the package', () => {
   const { name, bin } = JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8'))
   expect(name).toBe('ringfence')
   expect(Object.keys(bin)).toEqual(['ringfence'])

@@ -64,8 +64,8 @@ const exec = async (client: Client, command: string, options = {}, more = {}): P
     .map(({ text }) => text ?? '')
     .join('\n')
 
-describe.runIf(full).each(['stdio', 'http'])('over %s', (kind) => {
-  test('a hundred calls in a row, a cancelled one between them', async () => {
+describe.runIf(full).each(['stdio', 'http'])('MCP over %s', (kind) => {
+  test('100 calls in a row work, with cancelled calls between them', async () => {
     const client = await connect(kind)
     for (let n = 0; n < 100; n++) {
       if (n % 25 === 10) {
@@ -79,7 +79,7 @@ describe.runIf(full).each(['stdio', 'http'])('over %s', (kind) => {
     await client.close()
   }, 300_000)
 
-  test('a client that comes again works', async () => {
+  test('a client can reconnect', async () => {
     for (let n = 0; n < 5; n++) {
       const client = await connect(kind)
       expect(await exec(client, 'echo again')).toContain('again')
@@ -87,7 +87,7 @@ describe.runIf(full).each(['stdio', 'http'])('over %s', (kind) => {
     }
   }, 120_000)
 
-  test('a command of ten minutes', async () => {
+  test('a command can run for ten minutes', async () => {
     const client = await connect(kind)
     const waiting = { timeout: 700_000, maxTotalTimeout: 700_000 }
     expect(await exec(client, 'sleep 600; echo late', waiting, { timeout_ms: 660_000 })).toContain('late')

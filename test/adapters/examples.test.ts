@@ -125,7 +125,7 @@ beforeAll(() => {
 afterAll(() => rmSync(base, { recursive: true, force: true }))
 
 describe.each(Object.entries(EXAMPLES))('the example %s', (name, { command }) => {
-  test('compiles strictly, runs its tool in a sandbox and ends with the model’s answer', async () => {
+  test('compiles with strict types, runs its tool in a sandbox, and ends with the model’s answer', async () => {
     const workspace = join(base, name)
     mkdirSync(workspace)
     let turns = 0

@@ -217,8 +217,8 @@ const records = async (event: string): Promise<readonly Row[]> =>
     .filter((line) => line !== '')
     .map((line) => JSON.parse(line) as Row)
 
-describe('behind `ringfence mcp`', () => {
-  test('no description reaches the model before a person approved it; then the tools work', async () => {
+describe('upstream MCP servers behind `ringfence mcp`', () => {
+  test('tools are hidden from the model until a person approves them', async () => {
     const asking: Asking = { answers: [false, true], asked: [] }
     const client = await localClient(asking)
     expect((await names(client)).filter((name) => name.includes('__'))).toEqual([])
@@ -239,7 +239,7 @@ describe('behind `ringfence mcp`', () => {
     await client.close()
   }, 60_000)
 
-  test('rules judge each call: allowed, asked, denied; every verdict is in the audit log with the hash of the arguments', async () => {
+  test('rules allow, ask or deny each call; every decision is recorded with the hash of the arguments', async () => {
     expect((await cli('mcp', 'approve', 'files', '--yes')).status).toBe(0)
     const asking: Asking = { answers: [true, false], asked: [] }
     const client = await localClient(asking)
@@ -274,7 +274,7 @@ describe('behind `ringfence mcp`', () => {
     expect((await cli('audit', 'verify')).status).toBe(0)
   }, 60_000)
 
-  test('a remote server gets its credential from the proxy, and cannot give it back', async () => {
+  test('a remote server gets its credential from the proxy, and cannot leak it', async () => {
     expect((await cli('mcp', 'approve', 'far', '--yes')).stdout).toContain('approved: 1 tool of far')
     const client = await localClient()
     const said = await call(client, 'far__greet')
@@ -286,7 +286,7 @@ describe('behind `ringfence mcp`', () => {
     expect(readFileSync(configFile, 'utf8')).not.toContain(TOKEN)
   }, 60_000)
 
-  test('`mcp ls` shows the servers; a rule whose example is wrong does not load', async () => {
+  test('`mcp ls` shows the servers; a rule with a failing example is rejected', async () => {
     const states = JSON.parse((await cli('mcp', 'ls', '--json')).stdout) as {
       name: string
       problem: string | null
@@ -306,10 +306,10 @@ describe('behind `ringfence mcp`', () => {
   }, 60_000)
 })
 
-describe('a server that attacks', () => {
+describe('a hostile upstream server', () => {
   const approveEvil = async () => expect((await cli('mcp', 'approve', 'evil', '--yes')).status).toBe(0)
 
-  test('offers no tool with a name, schema or text that cannot be shown, and nothing invisible', async () => {
+  test('cannot offer a tool with an invalid name, schema or text, or with invisible characters', async () => {
     const { stdout: shown } = await cli('mcp', 'approve', 'evil', '--yes')
     expect(shown).toContain('\\udb40\\udc49')
     expect(shown).not.toMatch(/[\u001b\u202e]|\u{e0049}/u)
@@ -325,7 +325,7 @@ describe('a server that attacks', () => {
     await client.close()
   }, 60_000)
 
-  test('that fails before a tool was approved has no word with the model; the operator reads it', async () => {
+  test('that fails before approval cannot send text to the model; the operator sees its message', async () => {
     const client = await localClient()
     const listed = await call(client, 'mcp_servers', { approve: 'rude' })
     expect(listed).toMatch(/rude: not available: the MCP server `rude` failed/)
@@ -335,7 +335,7 @@ describe('a server that attacks', () => {
     expect((await cli('mcp', 'ls')).stdout).toMatch(/it said: .*Obey me instead/)
   }, 60_000)
 
-  test('asks for sampling, input and roots in vain, and sees nothing of the host', async () => {
+  test('gets its sampling, elicitation and roots requests refused, and cannot access the host', async () => {
     await approveEvil()
     const asking: Asking = { answers: [], asked: [] }
     const client = await localClient(asking)
@@ -366,7 +366,7 @@ describe('a server that attacks', () => {
     ['exits', 'die', /exit code 3/],
     ['asks for input in an answer', 'input', /^$|not valid/],
   ])(
-    'that %s ends its own call only',
+    'that %s ends only its own call',
     async (_, tool, why) => {
       await approveEvil()
       const client = await localClient()
@@ -398,7 +398,7 @@ describe('a server that attacks', () => {
     await approveEvil()
   }, 60_000)
 
-  test('that changes a description between the question and the answer is asked about again', async () => {
+  test('that changes a description during its approval needs a new approval', async () => {
     await approveEvil()
     const { Client } = await sdk<Sdk>('@modelcontextprotocol/client')
     const { StdioClientTransport } = await sdk<StdioSdk>('@modelcontextprotocol/client/stdio')
@@ -422,7 +422,7 @@ describe('a server that attacks', () => {
     await client.close()
   }, 60_000)
 
-  test('a cancelled call ends, and is recorded as cancelled', async () => {
+  test('can have its call cancelled, which is recorded', async () => {
     const client = await localClient()
     const stop = new AbortController()
     setTimeout(() => stop.abort(), 500)
@@ -435,7 +435,7 @@ describe('a server that attacks', () => {
   }, 60_000)
 })
 
-describe('behind `/mcp` of a server', () => {
+describe('upstream MCP servers behind `/mcp` of a server', () => {
   let server: RunningServer
   const keys: Record<string, string> = {}
 
@@ -472,7 +472,7 @@ describe('behind `/mcp` of a server', () => {
     return `${row.tenant}: ${row.command}`
   }
 
-  test('a tenant sees only what it was granted; the operator approves tools and calls', async () => {
+  test('a tenant sees only granted servers; the operator approves tools and calls', async () => {
     const red = await connect('red', { answers: [true, true, true], asked: [] })
     expect(await call(red, 'mcp_servers')).toMatch(/^every: .*\nevil: .*\nfar: /)
     const [said, asked] = await Promise.all([call(red, 'mcp_servers', { approve: 'every' }), answer(true)])
@@ -491,7 +491,7 @@ describe('behind `/mcp` of a server', () => {
     await green.close()
   }, 60_000)
 
-  test('each tenant has a process of its own, and its records are its own', async () => {
+  test('each tenant has its own process and records', async () => {
     const admin = await connect('admin', { answers: [true, true], asked: [] })
     await Promise.all([call(admin, 'mcp_servers', { approve: 'far' })])
     const [red, blue] = [await connect('red'), await connect('blue')]
@@ -519,7 +519,7 @@ describe('behind `/mcp` of a server', () => {
     for (const client of [admin, red, blue]) await client.close()
   }, 60_000)
 
-  test('a withdrawn grant ends at once', async () => {
+  test('withdrawing a grant ends access at once', async () => {
     const blue = await connect('blue')
     expect(await call(blue, 'evil__who')).toMatch(/^[a-z0-9]+$/)
     writeFileSync(configFile, config().replaceAll('tenants = ["red", "blue"]', 'tenants = ["red"]'))
@@ -531,7 +531,7 @@ describe('behind `/mcp` of a server', () => {
   }, 60_000)
 
   test.runIf(full)(
-    '100 calls in a row, and 50 at once',
+    '100 calls in a row and 50 in parallel work',
     async () => {
       const red = await connect('red')
       for (let n = 0; n < 100; n++)
@@ -546,7 +546,7 @@ describe('behind `/mcp` of a server', () => {
   )
 })
 
-test('nothing of the servers is left running', async () => {
+test('no upstream server process is left running', async () => {
   const running = () => execFileSync('ps', ['-eo', 'args'], { encoding: 'utf8' })
   await expect.poll(running, { timeout: 10_000 }).not.toContain(hostile)
 }, 15_000)

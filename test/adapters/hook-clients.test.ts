@@ -101,7 +101,7 @@ const bash = (command: string): ToolCall => ({ tool: 'Bash', input: { command, d
 describe.runIf(areInstalled)('Claude Code', () => {
   const settings = join(kit.base, '.claude', 'settings.json')
 
-  test('asks the hook and hears it', async () => {
+  test('calls the hook and follows its decision', async () => {
     expect(kit.hook(['install', 'claude-code', '--sandboxed', '--yes'], '').status).toBe(0)
     const write = (name: string): ToolCall => ({
       tool: 'Write',
@@ -127,13 +127,13 @@ describe.runIf(areInstalled)('Claude Code', () => {
     expect(made('hung')).toBe(false)
   })
 
-  test('goes on after its own time-out, whatever the hook would have said', async () => {
+  test('runs the command after its own timeout of the hook (known limit of the client)', async () => {
     writeFileSync(settings, JSON.stringify(late('PreToolUse', 'Bash', 1)))
     await claude([bash('touch late')])
     expect(made('late')).toBe(true)
   })
 
-  test('the bare name of older versions let everything pass: that is what this test can see', async () => {
+  test('control: a command that is not found lets every call pass', async () => {
     const bare = { type: 'command', command: 'no-such-ringfence hook claude-code' }
     writeFileSync(settings, JSON.stringify({ hooks: { PreToolUse: [{ matcher: 'Bash', hooks: [bare] }] } }))
     await claude([bash('touch passed')])
@@ -142,7 +142,7 @@ describe.runIf(areInstalled)('Claude Code', () => {
 })
 
 describe.runIf(areInstalled)('Codex', () => {
-  test('does not ask before it is trusted, and hook test says so', async () => {
+  test('does not call the hook before it is trusted, and `hook test` reports that', async () => {
     mkdirSync(join(kit.base, '.codex'), { recursive: true })
     expect(kit.hook(['install', 'codex', '--sandboxed', '--yes'], '').status).toBe(0)
     const path = { PATH: `${join(codexProgram, '..')}:${process.env.PATH}` }
@@ -151,7 +151,7 @@ describe.runIf(areInstalled)('Codex', () => {
     expect(JSON.parse(stdout).left[0]).toContain('/hooks')
   })
 
-  test('a patch that writes a protected name is denied, also in a here-document', async () => {
+  test('denies a patch that writes a protected name, also in a here-document', async () => {
     const trusted = '--dangerously-bypass-hook-trust'
     const patch = (path: string): ToolCall => ({ tool: 'apply_patch', input: patchAdding(path) })
     const inShell = {
@@ -191,7 +191,7 @@ describe.runIf(areInstalled)('Gemini CLI', () => {
     expect(kit.hook(['install', 'gemini', '--sandboxed', '--yes'], '').status).toBe(0)
   }
 
-  test('asks the hook and hears it', async () => {
+  test('calls the hook and follows its decision', async () => {
     install()
     const write = (name: string): ToolCall => ({
       tool: 'write_file',

@@ -33,31 +33,34 @@ const FILES = {
 const AGENTS = ['claude-code', 'codex', 'gemini'] as const
 type Agent = (typeof AGENTS)[number]
 
-describe('install', () => {
+describe('hook install', () => {
   const commandIn = (agent: Agent, file: string): string =>
     installedHook(agent, JSON.parse(readFileSync(file, 'utf8')))?.command ?? ''
 
-  test.each(AGENTS)('%s: shows first, writes after a yes, keeps what was there', (agent) => {
-    const [file, event] = FILES[agent]
-    const path = join(base, file)
-    const shown = hook(['install', agent], '')
-    expect([shown.status, existsSync(path)]).toEqual([126, false])
-    expect(shown.stdout).toContain(`hook ${agent}`)
-    // The directory is made.
-    expect(hook(['install', agent, '--yes'], '').status).toBe(0)
-    const other = { type: 'command', command: 'someone-else' }
-    const old = { type: 'command', command: `ringfence hook ${agent}` }
-    const before = { theme: 'dark', hooks: { [event]: [{ matcher: 'X', hooks: [other, old] }], Stop: [] } }
-    writeFileSync(path, JSON.stringify(before))
-    expect(hook(['install', agent, '--yes'], '').status).toBe(0)
-    expect(hook(['install', agent, '--yes'], '').status).toBe(0)
-    const settings = JSON.parse(readFileSync(path, 'utf8'))
-    expect([settings.theme, settings.hooks.Stop]).toEqual(['dark', []])
-    expect(settings.hooks[event]).toHaveLength(2)
-    expect(settings.hooks[event][0]).toEqual({ matcher: 'X', hooks: [other] })
-  })
+  test.each(AGENTS)(
+    '%s: shows the change, writes it after confirmation, and keeps other settings',
+    (agent) => {
+      const [file, event] = FILES[agent]
+      const path = join(base, file)
+      const shown = hook(['install', agent], '')
+      expect([shown.status, existsSync(path)]).toEqual([126, false])
+      expect(shown.stdout).toContain(`hook ${agent}`)
+      // The directory is made.
+      expect(hook(['install', agent, '--yes'], '').status).toBe(0)
+      const other = { type: 'command', command: 'someone-else' }
+      const old = { type: 'command', command: `ringfence hook ${agent}` }
+      const before = { theme: 'dark', hooks: { [event]: [{ matcher: 'X', hooks: [other, old] }], Stop: [] } }
+      writeFileSync(path, JSON.stringify(before))
+      expect(hook(['install', agent, '--yes'], '').status).toBe(0)
+      expect(hook(['install', agent, '--yes'], '').status).toBe(0)
+      const settings = JSON.parse(readFileSync(path, 'utf8'))
+      expect([settings.theme, settings.hooks.Stop]).toEqual(['dark', []])
+      expect(settings.hooks[event]).toHaveLength(2)
+      expect(settings.hooks[event][0]).toEqual({ matcher: 'X', hooks: [other] })
+    },
+  )
 
-  test.each(AGENTS)('%s: what is written resolves by itself, and blocks when it cannot start', (agent) => {
+  test.each(AGENTS)('%s: the written command works without PATH, and blocks if it cannot start', (agent) => {
     expect(hook(['install', agent, '--yes'], '').status).toBe(0)
     const command = commandIn(agent, join(base, FILES[agent][0]))
     expect(started(command, { PATH: '/nowhere' })).toMatchObject({ status: 0 })
@@ -71,7 +74,7 @@ describe('install', () => {
     }
   })
 
-  test.each(AGENTS)('%s: a shared file finds ours or blocks', (agent) => {
+  test.each(AGENTS)('%s: a project file finds ringfence in PATH, or blocks', (agent) => {
     // Written, but nobody finds it here: that is said and is no success.
     expect(hook(['install', agent, '--project', '--yes'], '').status).toBe(1)
     const command = commandIn(agent, join(workspace, FILES[agent][0]))
@@ -89,7 +92,7 @@ describe('install', () => {
     ['exits 1', 'exit 1'],
     ['is killed', 'kill -9 $$'],
     ['stops half-way', 'printf "{"; exit 0'],
-  ])('a program of our name that %s does not let a call pass', (_, body) => {
+  ])('a program named ringfence that %s does not allow a call', (_, body) => {
     const dir = mkdtempSync(join(base, 'fake-'))
     writeFileSync(join(dir, 'ringfence'), `#!/bin/sh\n${body}\n`, { mode: 0o755 })
     const command = hookCommand('claude-code', [], { kind: 'name' })
@@ -97,7 +100,7 @@ describe('install', () => {
   })
 
   test.each(['codex'] as const)(
-    '%s: a launcher whose child hangs, or that leaves before its child, blocks',
+    '%s: a launcher whose child hangs, or that exits before its child, blocks',
     (agent) => {
       const child = join(base, 'child.cjs')
       const pids = join(base, `child-pids-${agent}`)
@@ -125,7 +128,7 @@ describe('install', () => {
   )
 
   test.each(AGENTS)(
-    '%s: a program that hangs is ended and blocks; one that answers leaves nothing',
+    '%s: a hanging program is killed and blocks; a finished one leaves no process',
     async (agent) => {
       const script = join(base, 'hanging.cjs')
       writeFileSync(script, 'process.on("SIGTERM", () => {}); setInterval(() => {}, 1000)')
@@ -149,13 +152,13 @@ describe('install', () => {
     },
   )
 
-  test.each(AGENTS)('%s: input without an end is blocked', (agent) => {
+  test.each(AGENTS)('%s: endless input is blocked', (agent) => {
     const command = hookCommand(agent, [], { kind: 'absolute', node: process.execPath, script: program })
     const endless = `yes '{"tool_name":"Bash","tool_input":{"command":"' | ${command}`
     expect(started(endless)).toMatchObject({ status: 2 })
   })
 
-  test('paths with quotes and blanks', () => {
+  test('paths with quotes and blanks work', () => {
     const dir = mkdtempSync(join(base, "it's a $(touch x) "))
     const script = join(dir, 'a b.cjs')
     writeFileSync(script, 'console.log(JSON.stringify({ seen: process.argv.slice(2) }))')
@@ -168,7 +171,7 @@ describe('install', () => {
     expect(existsSync(join(workspace, 'x'))).toBe(false)
   })
 
-  test('CLAUDE_CONFIG_DIR, CODEX_HOME, GEMINI_CLI_HOME and a link are honoured', () => {
+  test('CLAUDE_CONFIG_DIR, CODEX_HOME, GEMINI_CLI_HOME and a symlinked settings file are respected', () => {
     const elsewhere = join(base, 'else', 'where')
     hook(['install', 'claude-code', '--yes'], '', { CLAUDE_CONFIG_DIR: elsewhere })
     hook(['install', 'codex', '--yes'], '', { CODEX_HOME: elsewhere })
@@ -181,13 +184,13 @@ describe('install', () => {
     expect(lstatSync(join(linked, 'settings.json')).isSymbolicLink()).toBe(true)
   })
 
-  test('every tool that we judge is asked about', () => {
+  test('the matcher covers every tool that the hook checks', () => {
     for (const agent of AGENTS)
       expect(installedHook(agent, withHook(agent, {}, `ringfence hook ${agent}`))?.missed).toEqual([])
     expect(JSON.stringify(withHook('codex', {}, 'x'))).toContain('apply_patch')
   })
 
-  test('a settings file that cannot be read is left alone', () => {
+  test('an invalid settings file is not changed', () => {
     const path = join(base, '.claude/settings.json')
     writeFileSync(path, '{ not json')
     expect(hook(['install', 'claude-code', '--yes'], '').status).toBe(2)
@@ -196,7 +199,7 @@ describe('install', () => {
   })
 })
 
-describe('test', () => {
+describe('hook test', () => {
   type Report = {
     readonly status: string
     readonly left: readonly string[]
@@ -216,7 +219,7 @@ describe('test', () => {
   const ours = (agent: 'claude-code' | 'codex'): string =>
     hookCommand(agent, [], { kind: 'absolute', node: process.execPath, script: program })
 
-  test('not installed, works, switched off', () => {
+  test('reports not installed, working and disabled hooks', () => {
     expect(tested('claude-code')).toMatchObject({ status: 1, report: { status: 'not-installed' } })
     put('claude-code', ours('claude-code'))
     expect(tested('claude-code')).toMatchObject({ status: 0, report: { status: 'works', left: [] } })
@@ -230,12 +233,12 @@ describe('test', () => {
     ['is not found and blocks', 'no-such-ringfence hook claude-code || exit 2'],
     ['lets everything pass', 'echo "{}" # ringfence hook claude-code'],
     ['ends with 1', 'exit 1 # ringfence hook claude-code'],
-  ])('a hook that %s does not work', (_, command) => {
+  ])('reports a hook that %s as broken', (_, command) => {
     put('claude-code', command)
     expect(tested('claude-code')).toMatchObject({ status: 1, report: { status: 'broken' } })
   })
 
-  test('Codex: a matcher that misses patches, and trust that only a person can give', () => {
+  test('Codex: reports a matcher without patches, and a hook that is not trusted yet', () => {
     put('codex', ours('codex'))
     const { report: unknown } = tested('codex')
     expect(unknown).toMatchObject({ status: 'incomplete', left: [expect.stringContaining('/hooks')] })
@@ -261,7 +264,7 @@ require('node:readline').createInterface({ input: process.stdin }).on('line', (l
     return `${bin}:/usr/bin:/bin`
   }
 
-  test('Codex says itself whether it trusts the hook; we ask and write nothing', () => {
+  test('Codex: asks Codex whether it trusts the hook, and writes nothing', () => {
     put('codex', ours('codex'))
     const before = readFileSync(join(dir, 'hooks.json'), 'utf8')
     const asked = (...said: Parameters<typeof codexSaying>): Report =>

@@ -32,7 +32,7 @@ test.each<[string, string, unknown, string]>([
   expect(claude(tool, input)).toBe(decision)
 })
 
-test('Claude Code: --sandboxed lets it run, --wrap runs it in a sandbox', () => {
+test('Claude Code: --sandboxed allows the command, --wrap runs it in a sandbox', () => {
   expect(claude('Bash', { command: 'npm test' }, '--sandboxed')).toBe('allow')
   const { stdout } = hook(['claude-code', '--wrap'], call('Bash', { command: "npm test 'it'", timeout: 5 }))
   expect(JSON.parse(stdout).hookSpecificOutput).toMatchObject({
@@ -46,7 +46,7 @@ test('Claude Code: --sandboxed lets it run, --wrap runs it in a sandbox', () => 
   expect(claude('Bash', { command: 'rm -rf /' }, '--wrap')).toBe('deny')
 })
 
-test('Claude Code: --wrap judges behind the plan that it wraps into, the others for the host', () => {
+test('Claude Code: --wrap judges the command for its sandbox, without --wrap for the host', () => {
   const push = { command: 'git push origin main' }
   expect(claude('Bash', push)).toBe('ask')
   expect(claude('Bash', push, '--sandboxed')).toBe('ask')
@@ -59,7 +59,7 @@ test('Claude Code: --wrap judges behind the plan that it wraps into, the others 
   expect(claude('Bash', { command: 'echo x > .git/hooks/pre-commit' }, '--wrap')).toBe('deny')
 })
 
-test('Codex: what needs a person is refused, for it cannot ask', () => {
+test('Codex: a command that needs approval is denied, because Codex hooks cannot ask', () => {
   const decision = (input: unknown, ...flags: readonly string[]): unknown =>
     JSON.parse(hook(['codex', ...flags], call('Bash', input)).stdout).hookSpecificOutput?.permissionDecision
   expect(decision({ command: 'rm -rf /' })).toBe('deny')
@@ -69,7 +69,7 @@ test('Codex: what needs a person is refused, for it cannot ask', () => {
   expect(decision({ command: 'ls' })).toBeUndefined()
 })
 
-test('Gemini CLI', () => {
+test('Gemini CLI: commands and files are allowed or denied', () => {
   const answer = (tool: string, input: unknown): unknown =>
     JSON.parse(hook(['gemini'], call(tool, input)).stdout)
   expect(answer('run_shell_command', { command: 'rm -rf /' })).toMatchObject({ decision: 'deny' })
@@ -86,7 +86,7 @@ test.each([
   ['a number as command', call('Bash', { command: 5 })],
   ['a file tool without a file', call('Write', {})],
   ['20 MB', call('Bash', { command: `echo ${'x'.repeat(20 * 1024 * 1024)}` })],
-])('what cannot be judged is blocked: %s', (_, input) => {
+])('input that cannot be judged is blocked: %s', (_, input) => {
   for (const agent of ['claude-code', 'codex', 'gemini']) {
     const { status, stdout, stderr } = hook([agent], input)
     expect([status, stdout]).toEqual([2, ''])
@@ -94,17 +94,17 @@ test.each([
   }
 })
 
-test('a broken policy blocks too', () => {
+test('an invalid policy blocks every call', () => {
   const config = join(base, 'broken.toml')
   writeFileSync(config, '[policy\n')
   expect(hook(['claude-code', '--config', config], call('Bash', { command: 'ls' })).status).toBe(2)
 })
 
-describe('the directory of a call', () => {
+describe('the working directory of a call', () => {
   const sub = join(workspace, 'sub')
   mkdirSync(sub)
 
-  test('the workspace is the project, wherever the shell is', () => {
+  test('does not change the workspace, which is the project', () => {
     const env = { CLAUDE_PROJECT_DIR: workspace }
     const write = (file_path: string, cwd: string): unknown =>
       decisionIn(hook(['claude-code'], call('Write', { file_path, content: '' }, { cwd }), env, cwd))
@@ -115,7 +115,7 @@ describe('the directory of a call', () => {
     expect(write('.git/hooks/pre-commit', sub)).toBe('deny')
   })
 
-  test('a directory that the model chose does not widen it', () => {
+  test('chosen by the model does not extend the workspace', () => {
     // Codex reports the `workdir` of the command as `cwd`; the hook itself starts in the project.
     const codex = (cwd: string, tool: string, input: unknown): unknown =>
       decisionIn(hook(['codex', '--sandboxed'], call(tool, input, { cwd })))
@@ -148,7 +148,7 @@ describe('the directory of a call', () => {
     expect(decisionIn(hook(['claude-code'], given, { CLAUDE_PROJECT_DIR: workspace }))).toBe(wanted)
   })
 
-  test('a transcript elsewhere opens nothing', () => {
+  test('a transcript path outside the agent’s directory grants nothing', () => {
     const given = call('Write', { file_path: '/etc/memory/x' }, { transcript_path: '/etc/5.jsonl' })
     expect(decisionIn(hook(['claude-code'], given))).toBe('deny')
   })
@@ -175,7 +175,7 @@ describe('Codex: a patch', () => {
     expect(decision('Bash', `cd . && apply_patch <<'EOF'\n${patch}\nEOF\n`, '--sandboxed')).toBe('deny')
   })
 
-  test('after `cd`, and one that cannot be read', () => {
+  test('after `cd` is denied, and an invalid patch is blocked', () => {
     const up = `cd .. && apply_patch <<'EOF'\n${patchAdding('x')}\nEOF\n`
     expect(decision('Bash', up, '--sandboxed')).toBe('deny')
     expect(hook(['codex'], call('apply_patch', { command: 'nothing' })).status).toBe(2)
@@ -184,16 +184,13 @@ describe('Codex: a patch', () => {
   })
 })
 
-test.runIf(process.env.RINGFENCE_FULL)(
-  'a hook whose input never ends blocks before the client gives up on it',
-  () => {
-    const waits = `sleep 40 | '${process.execPath}' '${program}' hook claude-code; exit $?`
-    const { status, stderr } = spawnSync('/bin/bash', ['-c', waits], { env: kit.env, encoding: 'utf8' })
-    expect([status, stderr]).toEqual([2, 'ringfence: the policy check took too long\n'])
-  },
-)
+test.runIf(process.env.RINGFENCE_FULL)('a hook with endless input blocks before the client’s timeout', () => {
+  const waits = `sleep 40 | '${process.execPath}' '${program}' hook claude-code; exit $?`
+  const { status, stderr } = spawnSync('/bin/bash', ['-c', waits], { env: kit.env, encoding: 'utf8' })
+  expect([status, stderr]).toEqual([2, 'ringfence: the policy check took too long\n'])
+})
 
-test('what was judged is in the trail under the agent', () => {
+test('decisions are recorded with the agent id', () => {
   const records = [...readTrail(join(base, 'state'), { agentId: 'claude-code' })]
   expect(records).toContainEqual(expect.objectContaining({ command: 'rm -rf /', action: 'deny' }))
 })

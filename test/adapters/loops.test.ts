@@ -67,7 +67,7 @@ describe('Anthropic', () => {
     }
   }
 
-  test('bash with a memory, the text editor, and the toolset', async () => {
+  test('bash with state, the text editor and the toolset work', async () => {
     const { default: Client } = await sdk<{ default: Anthropic }>('@anthropic-ai/sdk')
     const script: readonly (readonly (readonly [string, object])[])[] = [
       [['bash', { command: 'mkdir sub && cd sub && export A=7' }]],
@@ -153,7 +153,7 @@ describe('OpenAI', () => {
     readonly tool_calls?: readonly { id: string; function: { name: string; arguments: string } }[]
   }
 
-  test('Responses: exec_command, write_stdin, shell and apply_patch', async () => {
+  test('Responses API: exec_command, write_stdin, shell and apply_patch work', async () => {
     const { default: Client } = await sdk<{ default: OpenAi }>('openai')
     const fn = (name: string, args: object, at: number) => ({
       type: 'function_call',
@@ -225,7 +225,7 @@ describe('OpenAI', () => {
     expect(sent()).toContain('does not apply')
   })
 
-  test('local models: chat completions with sloppy arguments', async () => {
+  test('local models: chat completions with malformed arguments work', async () => {
     const { default: Client } = await sdk<{ default: OpenAi }>('openai')
     model = await modelServer((_, turn) =>
       chatAnswer(
@@ -261,7 +261,7 @@ describe('OpenAI', () => {
     expect(results[3]).toMatch(/no tool named/)
   })
 
-  test('Agents SDK: shell and apply_patch tools', async () => {
+  test('Agents SDK: shell and apply_patch tools work', async () => {
     const agents = await sdk<AgentsSdk>('@openai/agents')
     const script: readonly (readonly object[])[] = [
       [
@@ -300,7 +300,7 @@ describe('OpenAI', () => {
     expect(sent()).toContain(`from-shell\\n${workspace}`)
   })
 
-  test('Agents SDK: our SandboxClient behind a sandbox agent', async () => {
+  test('Agents SDK: our SandboxClient works in a sandbox agent', async () => {
     const agents = await sdk<AgentsSdk>('@openai/agents')
     const { SandboxAgent, Manifest } = await sdk<SandboxSdk>('@openai/agents/sandbox')
     const fn = (name: string, args: object, at: number) => ({
@@ -353,7 +353,7 @@ const runner = (agents: AgentsSdk, baseURL: string) =>
     tracingDisabled: true,
   })
 
-test('Vercel AI SDK', async () => {
+test('Vercel AI SDK: the tools work in a loop', async () => {
   type Ai = {
     generateText(asked: object): Promise<{ readonly text: string; readonly steps: readonly unknown[] }>
     jsonSchema(schema: object): object
@@ -387,7 +387,7 @@ test('Vercel AI SDK', async () => {
   expect(sent()).toContain('error: forbidden-command')
 })
 
-test('LangChain deepagents', async () => {
+test('LangChain deepagents: the sandbox works in a loop', async () => {
   type Deep = {
     readonly BaseSandbox: abstract new () => object
     createDeepAgent(options: object): {
@@ -420,7 +420,7 @@ test('LangChain deepagents', async () => {
   expect(sent()).toContain('deep\\nran')
 })
 
-test('a deepagents sandbox writes its initial files, says whether it runs, and closes', async () => {
+test('a deepagents sandbox writes its initial files, reports whether it runs, and closes', async () => {
   class Base {}
   const sandbox = deepagentsSandbox(Base, session, { initialFiles: { 'notes/plan.md': '# Plan\n' } })
   expect((await sandbox.execute('cat notes/plan.md')).output).toBe('# Plan\n')
@@ -430,7 +430,7 @@ test('a deepagents sandbox writes its initial files, says whether it runs, and c
   expect((await sandbox.execute('true')).exitCode).toBe(126)
 })
 
-test('chat completions get an image as a message of the user, after the tool messages', async () => {
+test('chat completions get an image as a user message after the tool messages', async () => {
   const pixel = 'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII='
   writeFileSync(join(workspace, 'p.png'), Buffer.from(pixel, 'base64'))
   const call = (id: string, name: string, args: object) => ({
@@ -445,7 +445,7 @@ test('chat completions get an image as a message of the user, after the tool mes
   expect(JSON.stringify(messages[2])).toContain(`data:image/png;base64,${pixel}`)
 })
 
-test('the model keys of all these are in no record', () => {
+test('no audit record contains a model key', () => {
   const records = [...readTrail(join(base, 'state'))]
   expect(records.length).toBeGreaterThan(20)
   expect(JSON.stringify(records)).not.toContain('canary-model-key')

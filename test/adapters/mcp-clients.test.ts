@@ -137,7 +137,7 @@ describe.runIf(areInstalled).each([
   ['Gemini CLI', gemini],
   ['opencode', opencode],
 ] as const)('%s over MCP', (_, run) => {
-  test('runs the tools without asking, and its model reads plain text and sees the picture', async () => {
+  test('runs the tools without a prompt, and its model gets plain text and the image', async () => {
     writeFileSync(join(workspace, 'pixel.png'), Buffer.from(PIXEL, 'base64'))
     const told = await run(CALLS)
     expect(told, 'output as text, not as JSON in JSON').toContain(

@@ -111,21 +111,21 @@ describe.each([
   ['stdio', '2026-07-28'],
   ['http', undefined],
   ['http', '2026-07-28'],
-])('%s, revision %s', (kind, version) => {
+])('MCP over %s, revision %s', (kind, version) => {
   let client: Client
   beforeAll(async () => {
     client = await connect(kind, version ? { version } : {})
   }, 180_000)
   afterAll(() => client.close())
 
-  test('lists every operation with its output schema, twenty at most', async () => {
+  test('lists every operation with its output schema, at most twenty', async () => {
     const { tools } = await client.listTools()
     expect(tools.map(({ name }) => name)).toEqual(OPERATIONS.map(({ name }) => name))
     expect(tools.length).toBeLessThanOrEqual(20)
     expect(tools.every(({ outputSchema }) => outputSchema !== undefined)).toBe(true)
   })
 
-  test('one sandbox for the session: files and variables stay', async () => {
+  test('uses one sandbox for the session: files and variables stay', async () => {
     await call(client, 'file_write', { path: 'a.txt', content: 'hello\n' })
     const result = await call(client, 'exec', { command: 'cat a.txt; exit 4' })
     expect(result.structuredContent).toMatchObject({ stdout: 'hello\n', exit_code: 4 })
@@ -133,7 +133,7 @@ describe.each([
     expect((await call(client, 'run_code', { code: 'n + 1' })).content[0]?.text).toContain('42')
   })
 
-  test('mistakes are results', async () => {
+  test('returns errors as results', async () => {
     for (const [name, args] of [
       ['nonsense', {}],
       ['exec', { command: 5 }],
@@ -147,7 +147,7 @@ describe.each([
     expect(big.content[0]?.text).toMatch(/longer than/)
   })
 
-  test('progress while a command runs, and cancellation that ends it', async () => {
+  test('reports progress while a command runs, and ends it on cancellation', async () => {
     const heard: number[] = []
     await client.callTool(
       { name: 'exec', arguments: { command: 'sleep 1.5' } },
@@ -171,7 +171,7 @@ describe.each([
     expect(left).toBe('0')
   })
 
-  test('resources: the trail and files', async () => {
+  test('offers the audit log and files as resources', async () => {
     expect((await client.listResources()).resources.map(({ uri }) => uri)).toEqual(['ringfence://trail'])
     const [trail] = (await client.readResource({ uri: 'ringfence://trail' })).contents
     expect(trail?.text).toContain('cat a.txt; exit 4')
@@ -185,8 +185,8 @@ describe.each([
 describe.each([
   ['legacy', undefined],
   ['newest', '2026-07-28'],
-])('approvals, %s revision', (_, version) => {
-  test('a person at the client is asked; yes runs it, no does not', async () => {
+])('MCP approvals, %s revision', (_, version) => {
+  test('are asked at the client; accepting runs the command, declining does not', async () => {
     const client = await connect('stdio', { elicit: true, ...(version && { version }) })
     asked.length = 0
     answers.push(true, false)
@@ -199,7 +199,7 @@ describe.each([
     await client.close()
   })
 
-  test('a host is opened by a person only', async () => {
+  test('open a host only if a person accepts', async () => {
     const client = await connect('stdio', {
       elicit: true,
       args: ['--network', 'fetch'],
@@ -213,7 +213,7 @@ describe.each([
   })
 })
 
-test('annotations say what a tool changes; none is destructive outside the sandbox', async () => {
+test('annotations state what a tool changes; none is destructive outside the sandbox', async () => {
   const client = await connect('stdio')
   const { tools } = await client.listTools()
   for (const { name, annotations } of tools)
@@ -229,7 +229,7 @@ test('annotations say what a tool changes; none is destructive outside the sandb
   await client.close()
 })
 
-test('Claude Code and Codex get text and images alone, because they would show only the structured content', async () => {
+test('Claude Code and Codex get only text and images, because they would show only structured content', async () => {
   for (const name of ['claude-code', 'codex-mcp-client']) {
     const client = await connect('stdio', { name })
     expect((await client.listTools()).tools.every(({ outputSchema }) => outputSchema === undefined)).toBe(
@@ -241,7 +241,7 @@ test('Claude Code and Codex get text and images alone, because they would show o
   }
 })
 
-test('--yes approves commands and records it, but opens no host', async () => {
+test('--yes approves commands and records that, but opens no host', async () => {
   const client = await connect('stdio', { args: ['--yes', '--network', 'fetch'] })
   expect((await call(client, 'exec', { command: 'git reset --hard' })).isError).toBeUndefined()
   expect((await call(client, 'request_host', { host: 'example.com' })).isError).toBe(true)
@@ -250,7 +250,7 @@ test('--yes approves commands and records it, but opens no host', async () => {
   await client.close()
 })
 
-test('a host that is not on the list is asked about while the command runs', async () => {
+test('a host that is not on the allow list is asked about while the command runs', async () => {
   const client = await connect('stdio', { elicit: true, args: ['--ask-hosts'] })
   await call(client, 'file_write', {
     path: 'get.py',
@@ -273,7 +273,7 @@ test('a host that is not on the list is asked about while the command runs', asy
 /** Asked about in every sandbox: a line that is known only when it runs carries every risk. */
 const UNKNOWN = 'eval "$NEXT"'
 
-test('over HTTP only a key that may approve can pass on the yes', async () => {
+test('over HTTP only a key that may approve can accept', async () => {
   const operator = await server.parts.keys.create({ name: 'op', scopes: ['create', 'exec', 'read', 'admin'] })
   const client = await connect('http', { elicit: true, apiKey: operator.secret })
   answers.push(true)
@@ -287,7 +287,7 @@ test('over HTTP only a key that may approve can pass on the yes', async () => {
   await other.close()
 })
 
-test('a question hides nothing of the command: not behind its length, not behind lines of its own', async () => {
+test('an approval request shows the whole command, also long and multi-line ones', async () => {
   const operator = await server.parts.keys.create({ name: 'op', scopes: ['create', 'exec', 'read', 'admin'] })
   const client = await connect('http', { elicit: true, apiKey: operator.secret })
   const ask = async (command: string): Promise<string> => {
@@ -302,7 +302,7 @@ test('a question hides nothing of the command: not behind its length, not behind
   await client.close()
 })
 
-test('a question shows the directory, the variables and the input of a command, without secrets', async () => {
+test('an approval request shows directory, variables and input of a command, without secrets', async () => {
   const operator = await server.parts.keys.create({ name: 'op', scopes: ['create', 'exec', 'read', 'admin'] })
   const client = await connect('http', { elicit: true, apiKey: operator.secret })
   const ask = async (args: Record<string, unknown>, tool = 'exec'): Promise<string> => {
@@ -331,14 +331,14 @@ test('a question shows the directory, the variables and the input of a command, 
   await client.close()
 })
 
-test('a client that cannot ask gets a refusal', async () => {
+test('a client without elicitation gets a refusal', async () => {
   const client = await connect('stdio')
   const result = await call(client, 'exec', { command: 'git reset --hard' })
   expect(result.content[0]?.text).toMatch(/^error: approval-required/)
   await client.close()
 })
 
-test('stdio works on the directory it was started in', async () => {
+test('stdio uses the directory in which it was started', async () => {
   const client = await connect('stdio')
   await call(client, 'exec', { command: 'echo here > made.txt' })
   expect(readFileSync(join(workspace, 'made.txt'), 'utf8')).toBe('here\n')
@@ -347,7 +347,7 @@ test('stdio works on the directory it was started in', async () => {
   await client.close()
 })
 
-describe('/mcp and keys', () => {
+describe('/mcp', () => {
   const post = (headers: Record<string, string>, body: unknown): Promise<Response> =>
     fetch(`${server.url}/mcp`, {
       method: 'POST',
@@ -365,14 +365,14 @@ describe('/mcp and keys', () => {
     params: { protocolVersion: '2025-06-18', capabilities: {}, clientInfo: { name: 'x', version: '1' } },
   }
 
-  test('no key, a wrong key and a key without the scope are refused', async () => {
+  test('refuses a missing key, a wrong key and a key without the scope', async () => {
     expect((await post({}, hello)).status).toBe(401)
     expect((await post({ authorization: 'Bearer rf_nothing' }, hello)).status).toBe(401)
     const { secret } = await server.parts.keys.create({ name: 'reader', scopes: ['read'] })
     expect((await post({ authorization: `Bearer ${secret}` }, hello)).status).toBe(403)
   })
 
-  test("another key's session does not exist", async () => {
+  test('does not find the session of another key', async () => {
     const begun = await post({ authorization: `Bearer ${key}` }, hello)
     const session = begun.headers.get('mcp-session-id') ?? ''
     expect(session).not.toBe('')

@@ -60,7 +60,7 @@ async function remote(name: string): Promise<AgentSession> {
   })
 }
 
-describe.each([['local'], ['remote']])('%s', (kind) => {
+describe.each([['local'], ['remote']])('operations of agents, %s', (kind) => {
   let session: AgentSession
   const workspace = workspaceOf(kind)
   const call = (name: string, args: unknown = {}): Promise<Result> => perform(OPERATIONS, session, name, args)
@@ -70,7 +70,7 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
   })
   afterAll(() => session.close())
 
-  test('exec: output, exit code, standard input, directory', async () => {
+  test('exec returns output and exit code, and takes input and a directory', async () => {
     expect((await call('exec', { command: 'echo hi; echo no >&2; exit 3' })).data).toMatchObject({
       exit_code: 3,
       stdout: 'hi\n',
@@ -81,12 +81,12 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
     expect((await call('exec', { command: 'pwd', cwd: 'below' })).data.stdout).toBe(`${workspace}/below\n`)
   })
 
-  test('a limit is an outcome', async () => {
+  test('a time limit is reported as an outcome', async () => {
     const { ok, data } = await call('exec', { command: 'sleep 30', timeout_ms: 300 })
     expect([ok, data.outcome]).toEqual([true, { kind: 'stopped', limit: 'wall' }])
   })
 
-  test('start, write, poll, kill', async () => {
+  test('processes can be started, written to, polled and killed', async () => {
     const started = await call('process_start', { command: 'while read x; do echo got $x; done', wait_ms: 0 })
     const process_id = started.data.process_id
     expect(started.data.running).toBe(true)
@@ -98,7 +98,7 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
     expect((await call('process_write', { process_id, data: 'x' })).text).toMatch(/^error: wrong-state/)
   })
 
-  test('files: write, read with a range, edit, list, glob, grep, picture', async () => {
+  test('files can be written, read by range, edited, listed, searched and viewed as image', async () => {
     expect((await call('file_write', { path: 'src/a.txt', content: 'one\ntwo\nthree\n' })).ok).toBe(true)
     expect((await call('file_read', { path: 'src/a.txt', start_line: 2, end_line: 2 })).data).toMatchObject({
       content: 'two',
@@ -116,7 +116,7 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
     expect((await call('view_image', { path: 'p.png' })).image?.mime).toBe('image/png')
   })
 
-  test('a patch adds, changes, moves and deletes', async () => {
+  test('a patch adds, changes, moves and deletes files', async () => {
     await call('file_write', { path: 'old.txt', content: 'a\nb\nc\n' })
     await call('file_write', { path: 'gone.txt', content: 'x\n' })
     const patch = [
@@ -141,7 +141,7 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
     ])
   })
 
-  test('code keeps its variables, shows the last value, and survives its own errors', async () => {
+  test('code keeps its variables, returns the last value, and survives errors', async () => {
     expect((await call('run_code', { code: 'x = 20\ny = x + 1' })).ok).toBe(true)
     expect((await call('run_code', { code: 'print("p")\ny * 2' })).data).toEqual({
       output: 'p\n42\n',
@@ -163,7 +163,7 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
     expect((await call('run_code', { language: 'bash', code: 'echo $v $PWD' })).data.stdout).toBe('5 /usr\n')
   })
 
-  test('a port inside is reached from outside', async () => {
+  test('a port of the sandbox is reachable from outside', async () => {
     const content =
       'from http.server import *\nHTTPServer(("127.0.0.1", 8123), SimpleHTTPRequestHandler).serve_forever()\n'
     await call('file_write', { path: 'serve.py', content })
@@ -182,7 +182,7 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
     expect(answer).toBe('one\n2\nthree\n')
   })
 
-  test('policy: check, deny, ask, and a host that nobody allowed', async () => {
+  test('the policy checks, denies and asks, and refuses a host that is not allowed', async () => {
     expect((await call('policy_check', { command: 'rm -rf /' })).data.action).toBe('deny')
     expect((await call('exec', { command: 'rm -rf /' })).text).toMatch(/^error: forbidden-command/)
     expect((await call('request_host', { host: 'example.com' })).text).toMatch(/^error: invalid-network-mode/)
@@ -240,14 +240,14 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
     ['a bad expression', 'file_grep', { pattern: '(' }, /^error: invalid-input: grep failed/],
     ['a line past the end', 'file_read', { path: 'moved.txt', start_line: 99 }, /past the end/],
     ['a NUL', 'exec', { command: 'a\0b' }, /^error: invalid-input/],
-  ])('bad input is a result: %s', async (_, name, args, said) => {
+  ])('invalid input is an error result: %s', async (_, name, args, said) => {
     const result = await call(name, args)
     expect(result.ok).toBe(false)
     expect(result.text).toMatch(said)
     expect((await call('exec', { command: 'echo alive' })).data.stdout).toBe('alive\n')
   })
 
-  test('a dead sandbox is a result, and a fresh one is a call away', async () => {
+  test('a closed sandbox is an error result, and sandbox_reset creates a new one', async () => {
     await (await session.sandbox()).close()
     for (const [name, args] of [
       ['exec', { command: 'ls' }],
@@ -264,7 +264,7 @@ describe.each([['local'], ['remote']])('%s', (kind) => {
   })
 })
 
-test('every step of an agent is in the trail under its id', () => {
+test('every step of an agent is recorded with its agent id', () => {
   const records = [...readTrail(join(base, 'local'), { agentId: 'robot' })]
   const commands = records.filter(({ subject }) => subject === 'command').map(({ command }) => command)
   expect(commands).toContain('echo hi; echo no >&2; exit 3')
@@ -274,7 +274,7 @@ test('every step of an agent is in the trail under its id', () => {
   ).toBe(true)
 })
 
-describe('arguments of small models', () => {
+describe('malformed arguments of small models', () => {
   const session = local('lenient')
   afterAll(() => session.close())
 
@@ -287,7 +287,7 @@ describe('arguments of small models', () => {
     ['a number as text', { command: 'echo 6', timeout_ms: '5000' }, '6\n'],
     ['null for nothing', { command: 'echo 7', cwd: null }, '7\n'],
     ['a real newline', '{"command":"echo 8\necho 9"}', '8\n9\n'],
-  ])('%s', async (_, args, stdout) => {
+  ])('are accepted: %s', async (_, args, stdout) => {
     expect((await performLeniently(session, 'exec', args)).data.stdout).toBe(stdout)
   })
 
@@ -296,7 +296,7 @@ describe('arguments of small models', () => {
     ['no JSON', 'run ls please'],
     ['a list', '[1]'],
     ['10 MB', `{"command":"${'x'.repeat(10 * 1024 * 1024)}"}`],
-  ])('nothing runs: %s', async (_, args) => {
+  ])('run nothing if they cannot be repaired: %s', async (_, args) => {
     const { ok, text } = await performLeniently(session, 'exec', args)
     expect([ok, text.startsWith('error: ')]).toEqual([false, true])
   })

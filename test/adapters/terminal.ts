@@ -46,7 +46,10 @@ export class Terminal {
 
   close(): void {
     try {
+      const group = Number(this.#tmux(['display-message', '-p', '#{pane_pid}']))
       this.#tmux(['kill-server'])
+      // Gemini CLI goes on when its terminal is gone.
+      process.kill(-group, 'SIGKILL')
     } catch {
       // The command has ended, and its terminal with it.
     }

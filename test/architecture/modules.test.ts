@@ -34,7 +34,7 @@ const EXCEPTIONS: Readonly<Record<string, readonly string[]>> = {
 type Import = { readonly from: string; readonly names: readonly string[] }
 type Source = { readonly imports: readonly Import[]; readonly uses: readonly string[] }
 
-/** Everything that a file imports (static, dynamic, types, re-exports), and the forbidden things that it does. */
+/** Everything that a file imports (static, dynamic, types, re-exports), and its forbidden uses. */
 function read(file: string, text: string): Source {
   const imports: Import[] = []
   const uses: string[] = []
@@ -168,8 +168,8 @@ const files = readdirSync(SRC, { recursive: true, encoding: 'utf8' })
   .map((name) => relative('.', name))
 const sources = files.filter((name) => !/\.test\.ts$/.test(name))
 
-describe('every file imports only what its module may', () => {
-  test('all of them are read', () => {
+describe('every source file', () => {
+  test('is checked', () => {
     expect(sources.length).toBeGreaterThan(60)
     expect(sources.filter((name) => !name.endsWith('.ts'))).toEqual([])
     for (const module of [
@@ -186,11 +186,11 @@ describe('every file imports only what its module may', () => {
       expect(sources.some((name) => moduleOf(name) === module)).toBe(true)
   })
 
-  test('and nothing is wrong', () => {
+  test('imports only what its module may import', () => {
     expect(sources.flatMap((name) => judge(name, readFileSync(join(SRC, name), 'utf8')))).toEqual([])
   })
 
-  test('tests, too, have no `any` and no default export', () => {
+  test('of tests has no `any` and no default export', () => {
     const wrong = files
       .filter((name) => /\.test\.ts$/.test(name))
       .flatMap((name) => {
@@ -200,12 +200,12 @@ describe('every file imports only what its module may', () => {
     expect(wrong).toEqual([])
   })
 
-  test('every export has a doc sentence', () => {
+  test('has a doc comment on every export', () => {
     const library = sources.filter((name) => !name.includes('/testkit/'))
     expect(library.flatMap((name) => undocumented(name, readFileSync(join(SRC, name), 'utf8')))).toEqual([])
   })
 
-  test('exceptions are needed, or they go', () => {
+  test('needs its exceptions', () => {
     const uses = (name: string, use: string): boolean =>
       sources.includes(name) && read(name, readFileSync(join(SRC, name), 'utf8')).uses.includes(use)
     for (const [use, names] of Object.entries(EXCEPTIONS))
@@ -215,7 +215,7 @@ describe('every file imports only what its module may', () => {
 })
 
 /** `UPDATE=1 npx vitest run test/architecture` writes the table. */
-test('ARCHITECTURE.md has the table of modules that is enforced here', () => {
+test('ARCHITECTURE.md contains the enforced table of modules', () => {
   const file = join(packageRoot(), 'ARCHITECTURE.md')
   const text = readFileSync(file, 'utf8')
   const [start, end] = ['<!-- modules: generated -->\n', '<!-- /modules -->']
@@ -234,47 +234,52 @@ test('every path that ARCHITECTURE.md names exists', () => {
   expect(paths.filter((path) => !existsSync(join(packageRoot(), path)))).toEqual([])
 })
 
-describe('a made-up file is flagged', () => {
+describe('the module checker', () => {
   test.each<[string, string, string, string | RegExp]>([
     [
-      'upwards',
+      'an import of a higher module',
       'policy/x.ts',
       "import { Gate } from '../supervisor/gate.ts'",
       'may not import supervisor/gate.ts',
     ],
     [
-      'upwards, only a type',
+      'a type import of a higher module',
       'policy/x.ts',
       "import type { Gate } from '../supervisor/gate.ts'",
       /may not import/,
     ],
     [
-      'upwards, at run time',
+      'a dynamic import of a higher module',
       'policy/x.ts',
       "export const f = () => import('../supervisor/gate.ts')",
       /may not import/,
     ],
     [
-      'upwards, in a type',
+      'an import type of a higher module',
       'policy/x.ts',
       "export type G = import('../supervisor/gate.ts').Gate",
       /may not import/,
     ],
-    ['upwards, handed on', 'policy/x.ts', "export * from '../supervisor/gate.ts'", /may not import/],
     [
-      'upwards, handed on by name',
+      'a re-export of a higher module',
+      'policy/x.ts',
+      "export * from '../supervisor/gate.ts'",
+      /may not import/,
+    ],
+    [
+      'a named re-export of a higher module',
       'host/x.ts',
       "export { Gate } from '../supervisor/gate.ts'",
       /may not import/,
     ],
-    ['for its effect', 'host/x.ts', "import '../backends/registry.ts'", /may not import/],
+    ['a side-effect import', 'host/x.ts', "import '../backends/registry.ts'", /may not import/],
     [
       'sideways',
       'backends/a/x.ts',
       "import { p } from '../../policy/plan.ts'",
       'may not import policy/plan.ts',
     ],
-    ['anything into model', 'model/x.ts', "import { run } from '../host/spawn.ts'", /may not import/],
+    ['any import into model', 'model/x.ts', "import { run } from '../host/spawn.ts'", /may not import/],
     [
       'the composition root from a module',
       'supervisor/x.ts',
@@ -293,12 +298,17 @@ describe('a made-up file is flagged', () => {
       "import { run } from '../cli/run.ts'",
       'may not import cli/run.ts',
     ],
-    ['out of src', 'host/x.ts', "import { x } from '../../test/x.ts'", /from outside/],
-    ['something computed', 'host/x.ts', 'export const f = (name: string) => import(name)', /cannot be read/],
+    ['an import from outside src', 'host/x.ts', "import { x } from '../../test/x.ts'", /from outside/],
+    ['a computed import', 'host/x.ts', 'export const f = (name: string) => import(name)', /cannot be read/],
     ['an unknown module', 'utils/x.ts', 'export const x = 1', 'not in a known module'],
     ['an unknown package', 'host/x.ts', "import x from 'left-pad'", 'imports the package left-pad'],
-    ['policy’s package elsewhere', 'host/x.ts', "import { parse } from 'unbash'", /imports the package/],
-    ['no ending', 'host/x.ts', "import { x } from './spawn'", /without its ending/],
+    [
+      'a package of policy in another module',
+      'host/x.ts',
+      "import { parse } from 'unbash'",
+      /imports the package/,
+    ],
+    ['an import without a file extension', 'host/x.ts', "import { x } from './spawn'", /without its ending/],
     [
       'a process',
       'backends/x.ts',
@@ -311,16 +321,21 @@ describe('a made-up file is flagged', () => {
       "import { spawn } from 'node:child_process'",
       /child_process/,
     ],
-    ['a process by its old name', 'cli/x.ts', "import { spawn } from 'child_process'", /child_process/],
+    [
+      'child_process without the node: prefix',
+      'cli/x.ts',
+      "import { spawn } from 'child_process'",
+      /child_process/,
+    ],
     ['a process at run time', 'cli/x.ts', "await import('node:child_process')", /child_process/],
     [
-      'a process by a fourth door',
+      'a process through createRequire',
       'cli/x.ts',
       "createRequire(import.meta.url)('child_process')",
       'createRequire',
     ],
     [
-      'a process by another door',
+      'a process through process.getBuiltinModule',
       'cli/x.ts',
       "process.getBuiltinModule('child_process')",
       /getBuiltinModule/,
@@ -335,7 +350,7 @@ describe('a made-up file is flagged', () => {
       "import { readFileSync } from 'node:fs'",
       'is pure and imports node:fs',
     ],
-    ['even a harmless one in model', 'model/x.ts', "import { join } from 'node:path'", /is pure/],
+    ['a harmless built-in module in model', 'model/x.ts', "import { join } from 'node:path'", /is pure/],
     ['the seal', 'backends/x.ts', "import { sealPlan } from '../model/plan.ts'", 'only policy seals plans'],
     [
       'the seal under another name',
@@ -344,21 +359,26 @@ describe('a made-up file is flagged', () => {
       /seals plans/,
     ],
     [
-      'the seal with all the rest',
+      'the seal through a namespace import',
       'supervisor/x.ts',
       "import * as plan from '../model/plan.ts'",
       /the seal included/,
     ],
     ['the environment', 'host/x.ts', 'export const x = process.env.HOME', 'process.env'],
     ['the environment in brackets', 'host/x.ts', "export const x = process['env']", 'process.env'],
-    ['the environment taken apart', 'host/x.ts', 'const { env } = process', 'process.env'],
-    ['the environment of the world', 'host/x.ts', 'export const x = globalThis.process.env', 'process.env'],
+    ['the environment by destructuring', 'host/x.ts', 'const { env } = process', 'process.env'],
+    [
+      'the environment through globalThis',
+      'host/x.ts',
+      'export const x = globalThis.process.env',
+      'process.env',
+    ],
     ['a default export', 'host/x.ts', 'export default 5', 'default export'],
     ['a default function', 'host/x.ts', 'export default function f() {}', 'default export'],
     ['a default by renaming', 'host/x.ts', 'const a = 1\nexport { a as default }', 'default export'],
     ['any', 'host/x.ts', 'export const x = (y: any) => y', 'any'],
     ['any inside', 'host/x.ts', 'export type X = Record<string, Array<any>>', 'any'],
-  ])('%s', (_, file, text, complaint) => {
+  ])('reports: %s', (_, file, text, complaint) => {
     const found = judge(file, text)
     expect(found.length).toBeGreaterThan(0)
     if (typeof complaint === 'string') expect(found).toContain(`${file}: ${complaint}`)
@@ -367,12 +387,12 @@ describe('a made-up file is flagged', () => {
 
   test.each<[string, string, string]>([
     [
-      'downwards',
+      'an import of a lower module',
       'supervisor/x.ts',
       "import { planFor } from '../policy/plan.ts'\nimport type { Plan } from '../model/plan.ts'",
     ],
     [
-      'in the same module',
+      'an import in the same module',
       'policy/commands/x.ts',
       "import { planFor } from '../plan.ts'\nimport { parse } from 'unbash'",
     ],
@@ -381,21 +401,21 @@ describe('a made-up file is flagged', () => {
     ['the seal where it belongs', 'policy/plan.ts', "import { sealPlan } from '../model/plan.ts'"],
     ['the environment where it belongs', 'compose/compose.ts', 'export const x = process.env'],
     [
-      'words in text and comments',
+      'forbidden words in strings and comments',
       'host/x.ts',
       "// import 'node:net', any, process.env\nexport const x = \"import('node:net') any process.env\"",
     ],
     [
-      'other things of the process',
+      'other properties of process',
       'host/x.ts',
       "export const x = [process.pid, process['platform']]\nexport const env = 1",
     ],
-  ])('an ordinary one is not: %s', (_, file, text) => {
+  ])('accepts: %s', (_, file, text) => {
     expect(judge(file, text)).toEqual([])
   })
 })
 
-/** `web/` runs in a browser: of ours it takes the client and the model, of others what draws pages and terminals. */
+/** `web/` runs in a browser: it may import our client and model, and packages that render pages and terminals. */
 const WEB = join(packageRoot(), 'web', 'src')
 const WEB_PACKAGES = [
   'react',
@@ -406,10 +426,10 @@ const WEB_PACKAGES = [
   '@xterm/xterm/css/xterm.css',
 ]
 
-describe('the console', () => {
+describe('the console source', () => {
   const pages = readdirSync(WEB, { recursive: true, encoding: 'utf8' }).filter((name) => /\.tsx?$/.test(name))
 
-  test('takes only the client and the model', () => {
+  test('imports only the client and the model', () => {
     const wrong = pages.flatMap((name) => {
       const { imports, uses } = read(name, readFileSync(join(WEB, name), 'utf8'))
       return [
@@ -427,7 +447,7 @@ describe('the console', () => {
     expect(wrong).toEqual([])
   })
 
-  test('never makes markup out of text', () => {
+  test('never creates markup from text', () => {
     const makers =
       /dangerouslySetInnerHTML|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function/
     expect(pages.filter((name) => makers.test(readFileSync(join(WEB, name), 'utf8')))).toEqual([])

@@ -69,7 +69,7 @@ const MODULES: readonly Module[] = [
   {
     name: 'wasm',
     holds:
-      'WebAssembly: counting executed instructions (`meter/`), the worker thread (`worker/`), host functions (`host/`)',
+      'WebAssembly: counting executed instructions (`meter/`), components (`component/`), the worker thread (`worker/`), host functions (`host/`)',
     imports: ['model', 'policy', 'host', 'egress'],
   },
   { name: 'eval', holds: 'safe evaluation of JavaScript expressions', imports: ['model'] },

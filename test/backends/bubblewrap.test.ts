@@ -20,7 +20,7 @@ import { type ComposeOptions, Sandbox, wrap } from '../../src/index.ts'
 import { cli } from '../cli/program.ts'
 import { freshWorkspace } from '../conformance/world.ts'
 
-/** The wall with real grants: every option of a spec that bubblewrap honours, from the outside. */
+/** Every spec option that bubblewrap enforces, with real grants, tested from the outside. */
 
 let base: string
 let workspace: string
@@ -35,7 +35,7 @@ beforeAll(() => {
 
 afterAll(() => rmSync(base, { recursive: true, force: true }))
 
-const place = (name: string, content?: string): string => {
+const inBase = (name: string, content?: string): string => {
   const path = join(base, name)
   if (content === undefined) mkdirSync(path, { recursive: true })
   else writeFileSync(path, content)
@@ -57,10 +57,10 @@ async function run(
 }
 
 describe('grants', () => {
-  test('read, write, mount elsewhere, and longest path wins', async () => {
-    const data = place('data')
+  test('apply for reading, writing and mounting at another path, and the longest matching path wins', async () => {
+    const data = inBase('data')
     writeFileSync(join(data, 'f'), 'data')
-    const out = place('out')
+    const out = inBase('out')
     const inner = join(out, 'fixed')
     mkdirSync(inner)
     const script = `cat ${data}/f /elsewhere/f; echo x > ${data}/g; echo x > ${out}/g; echo x > ${inner}/g; ls ${inner}`
@@ -74,7 +74,7 @@ describe('grants', () => {
     expect(existsSync(join(inner, 'g'))).toBe(false)
   })
 
-  test('a denied path inside a grant is not there, and blocked names at the top of one neither', async () => {
+  test('exclude denied paths, and protected names such as .ssh at their top level', async () => {
     const hidden = join(workspace, 'hidden')
     mkdirSync(hidden, { recursive: true })
     writeFileSync(join(hidden, 'f'), 'canary-1')
@@ -88,23 +88,23 @@ describe('grants', () => {
     expect(out).not.toMatch(/canary/)
   })
 
-  test('presets', async () => {
+  test('follow the presets read-only and danger-full-access', async () => {
     expect((await run({ preset: 'read-only' }, `echo x > ${workspace}/ro || echo refused`)).out).toContain(
       'refused',
     )
-    const outside = place('danger')
+    const outside = inBase('danger')
     const { out } = await run(
       { preset: 'danger-full-access' },
       `echo x > ${outside}/f && echo done; ls ${join(base, 'state')}; cat /proc/1/comm`,
     )
     expect(out).toContain('done')
     expect(existsSync(join(outside, 'f'))).toBe(true)
-    // Our own state and the host's processes stay out of sight even there.
+    // The state directory and the host's processes are hidden even with danger-full-access.
     expect(out).not.toContain('keys')
     expect(out).not.toContain('systemd')
   })
 
-  test('a unix socket by name, and no other', async () => {
+  test('expose only the unix socket that is named', async () => {
     const socket = join(base, 'granted.sock')
     const other = join(base, 'other.sock')
     const servers = await Promise.all(
@@ -122,7 +122,7 @@ describe('grants', () => {
     expect(out).toContain('FileNotFoundError')
   })
 
-  test('the host’s network only when it is asked for', async () => {
+  test('give access to the host network only in network mode `full`', async () => {
     let seen = 0
     const server = createServer((peer) => {
       seen++
@@ -138,19 +138,19 @@ describe('grants', () => {
   })
 })
 
-describe('what was judged is what is mounted', () => {
-  test('a source that is replaced after the judgement is refused', async () => {
-    const source = place('swapped')
+describe('mounts match what the policy checked', () => {
+  test('a source that is replaced after the check is refused', async () => {
+    const source = inBase('swapped')
     await using sandbox = await Sandbox.create({ workspace, read: [source] }, options)
     rmSync(source, { recursive: true })
     symlinkSync('/etc', source)
     await expect(sandbox.exec(['ls', source])).rejects.toMatchObject({ code: 'launch-failed' })
   })
 
-  test('a symlink planted where something is mounted next time makes nothing on the host', async () => {
-    const shared = place('planted')
+  test('a symlink planted at a mount point creates nothing on the host', async () => {
+    const shared = inBase('planted')
     mkdirSync(join(shared, 'sub'))
-    const target = place('victim')
+    const target = inBase('victim')
     rmSync(join(shared, 'sub'), { recursive: true })
     symlinkSync(`/oldroot${target}/made`, join(shared, 'sub'))
     const spec = {
@@ -162,8 +162,8 @@ describe('what was judged is what is mounted', () => {
     expect(readdirSync(target)).toEqual([])
   })
 
-  test('no descriptor of the caller goes along', async () => {
-    const secret = place('fd-secret', 'canary-fd')
+  test('file descriptors of the caller are not inherited', async () => {
+    const secret = inBase('fd-secret', 'canary-fd')
     const fd = openSync(secret, 'r')
     const wrapped = await wrap({ workspace }, ['bash', '-c', 'cat <&9'], options)
     const child = spawn(wrapped.command, wrapped.args, {
@@ -196,7 +196,7 @@ const until = async (condition: () => boolean): Promise<boolean> => {
   return condition()
 }
 
-describe('the end', () => {
+describe('ending `ringfence run`', () => {
   const start = (seconds: string) => {
     writeFileSync(
       join(workspace, 'long.sh'),
@@ -210,14 +210,14 @@ describe('the end', () => {
     })
   }
 
-  test('killing our own process ends the whole sandbox', async () => {
+  test('SIGKILL to the ringfence process ends every process of the sandbox', async () => {
     const child = start('987.25')
     expect(await until(() => alive('987.25'))).toBe(true)
     child.kill('SIGKILL')
     expect(await until(() => !alive('987.25'))).toBe(true)
   })
 
-  test('an interrupt ends it too, and we say so with 130', async () => {
+  test('SIGINT ends every process of the sandbox, and the exit code is 130', async () => {
     const child = start('986.25')
     expect(await until(() => alive('986.25'))).toBe(true)
     const code = new Promise((resolve) => child.on('close', resolve))
@@ -227,8 +227,8 @@ describe('the end', () => {
   })
 })
 
-describe('an end at any moment', () => {
-  // Of this process, or of nobody any more; other tests have sandboxes of their own meanwhile.
+describe('interrupting a start', () => {
+  // Children of this process, or orphans: other tests run their own sandboxes at the same time.
   const ours = (): string[] =>
     readdirSync('/proc').filter((pid) => {
       if (!/^\d+$/.test(pid)) return false
@@ -245,21 +245,21 @@ describe('an end at any moment', () => {
       }
     })
 
-  test('a cancel while the sandbox starts leaves no process', { timeout: 600_000 }, async () => {
+  test('an abort while the sandbox starts leaves no process', { timeout: 600_000 }, async () => {
     const tries = process.env.RINGFENCE_FULL ? 2000 : 60
     const before = new Set(ours())
     for (let done = 0; done < tries; done++) {
       await using sandbox = await Sandbox.create({ workspace }, options)
       const stop = new AbortController()
       setTimeout(() => stop.abort(), (done % 24) * 0.7)
-      // Both ways: a command alone, and one in a sandbox that stays.
+      // Both ways: a single command, and a command in a sandbox that stays open.
       const running = sandbox.exec(['sleep', '60'], { signal: stop.signal, last: done % 2 === 0 })
       await expect(running).rejects.toMatchObject({ name: 'AbortError' })
     }
     expect(await until(() => ours().every((pid) => before.has(pid)))).toBe(true)
   })
 
-  test('a refusal while the sandbox starts leaves no process', async () => {
+  test('a command refused by the policy leaves no process', async () => {
     const before = new Set(ours())
     for (let done = 0; done < 30; done++) {
       await using sandbox = await Sandbox.create({ workspace }, options)
@@ -270,8 +270,8 @@ describe('an end at any moment', () => {
   })
 })
 
-describe('the guard', () => {
-  test('judges as policy does, name by name', async () => {
+describe('the file-system guard', () => {
+  test('protects the same names as the policy code', async () => {
     const { protectedBy, PROTECTION } = await import('../../src/policy/paths/protect.ts')
     const names = [
       'a',
@@ -312,11 +312,11 @@ describe('the guard', () => {
         .map((line) => line.slice(5)),
     )
     const allowed = names.filter((name) => protectedBy(PROTECTION, name) === undefined)
-    // `mkdir -p` of the parent has made this one already.
+    // `mkdir -p` of a parent has created `node_modules` already.
     expect([...made, 'node_modules'].sort()).toEqual([...new Set(allowed)].sort())
   })
 
-  test('follows git’s pointers: a linked repository, a worktree, a granted .git', async () => {
+  test('protects git directories behind a symlink, a worktree pointer or a granted .git', async () => {
     const root = freshWorkspace({ workspace, outside: [] })
     renameSync(join(root, '.git'), join(root, 'repository'))
     symlinkSync('repository', join(root, '.git'))
@@ -345,7 +345,7 @@ describe('the guard', () => {
     expect(existsSync(join(other, 'hooks', 'post-commit'))).toBe(false)
   })
 
-  test('many threads creating at once lose nothing', async () => {
+  test('loses no file when several processes create files at once', async () => {
     const root = freshWorkspace({ workspace, outside: [] })
     writeFileSync(
       join(root, 'many.sh'),

@@ -1,14 +1,15 @@
-import { accessSync, constants, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { once } from 'node:events'
+import { accessSync, chmodSync, constants, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, it } from 'vitest'
 import { Sandbox, type Spec } from '../../src/index.ts'
 
-/** Where there is no network, an attempt to reach one is told; what stays inside works as ever. */
+/** Without network, a connection attempt is reported; connections inside the sandbox work. */
 
-const place = mkdtempSync(join(tmpdir(), 'rf-connects-'))
-afterAll(() => rmSync(place, { recursive: true, force: true }))
+const base = mkdtempSync(join(tmpdir(), 'rf-connects-'))
+afterAll(() => rmSync(base, { recursive: true, force: true }))
 
 const SCRIPT = `
 import socket, threading
@@ -34,13 +35,13 @@ print(b.recv(10))
 
 it.each<[string, Spec]>([
   ['with a writable workspace', {}],
-  ['with nothing to write', { preset: 'read-only' }],
-  ['with a loopback', { network: { mode: 'loopback' } }],
-])('a connection to elsewhere is a violation, %s', async (_, more) => {
-  const workspace = join(place, 'ws')
+  ['with a read-only preset', { preset: 'read-only' }],
+  ['with network mode loopback', { network: { mode: 'loopback' } }],
+])('a connection out of the sandbox is refused and reported as a violation, %s', async (_, more) => {
+  const workspace = join(base, 'ws')
   mkdirSync(workspace, { recursive: true })
   writeFileSync(join(workspace, 'connect.py'), SCRIPT)
-  const env = { PATH: process.env.PATH, HOME: join(place, 'home'), RINGFENCE_HOME: join(place, 'state') }
+  const env = { PATH: process.env.PATH, HOME: join(base, 'home'), RINGFENCE_HOME: join(base, 'state') }
   await using sandbox = await Sandbox.create({ workspace, ...more }, { env, cwd: workspace })
   const done = await sandbox.exec(['python3', 'connect.py'], { approve: () => true })
   const mode = 'network' in more ? 'net.loopback' : 'net.offline'
@@ -63,13 +64,17 @@ const canWritePrograms = ((): boolean => {
 })()
 
 it.runIf(canWritePrograms).each<[string, boolean]>([
-  ['with a workspace of the host', true],
-  ['with nothing of the host but its programs', false],
-])('a socket of the host beside its programs is refused, %s', async (_, hasWorkspace) => {
+  ['with a workspace', true],
+  ['without a workspace', false],
+])('a unix socket of the host in a program directory is refused, %s', async (_, hasWorkspace) => {
   const beside = mkdtempSync('/usr/local/rf-socket-')
   const server = createServer((socket) => socket.end('reached')).listen(join(beside, 's'))
-  const workspace = mkdtempSync(join(place, 'programs-'))
-  const env = { PATH: process.env.PATH, HOME: join(place, 'home'), RINGFENCE_HOME: join(place, 'state') }
+  await once(server, 'listening')
+  // Any user of the host may connect: nothing but the sandbox refuses it.
+  chmodSync(beside, 0o755)
+  chmodSync(join(beside, 's'), 0o777)
+  const workspace = mkdtempSync(join(base, 'programs-'))
+  const env = { PATH: process.env.PATH, HOME: join(base, 'home'), RINGFENCE_HOME: join(base, 'state') }
   try {
     await using sandbox = await Sandbox.create(hasWorkspace ? { workspace } : {}, { env, cwd: workspace })
     const line = `import socket; s=socket.socket(socket.AF_UNIX); s.connect("${beside}/s"); print(s.recv(9))`

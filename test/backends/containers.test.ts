@@ -17,6 +17,7 @@ import { SandboxRegistry } from '../../src/backends/registry.ts'
 import { ownEpoch } from '../../src/host/process/orphans.ts'
 import { processKey } from '../../src/host/system.ts'
 import type { Plan } from '../../src/model/plan.ts'
+import type { Isolation } from '../../src/model/spec.ts'
 import { isFine, runSuite } from '../../src/prove/suite.ts'
 import { ORDINARY, type Report, suiteAs } from '../conformance/as-user.ts'
 import { skipped, startDocker, type TestEngine, testImages, testState } from '../conformance/engines.ts'
@@ -26,7 +27,8 @@ import { canHaveRoot } from '../root/root-host.ts'
 const MINUTES = 60_000
 const FULL = process.env.RINGFENCE_FULL === '1'
 const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
-const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
+const probePlan = (isolation?: Isolation) =>
+  planOf({ limits: { wallMs: 10_000 }, ...(isolation ? { isolation } : {}) })
 const run = promisify(execFile)
 
 const dockerBackend = (sockets: readonly string[], more: Partial<DockerParts> = {}) =>
@@ -63,9 +65,10 @@ async function conformance(backend: string, few: number | undefined, ...more: st
 const isOldFlag = (use: string): boolean =>
   use === 'modes follow the umask' && execFileSync('runsc', ['--version']).includes('2022')
 
-const SOME = 'fs.read,fs.write,fs.protect,proc.hidden,limit.memory,limit.pids,cleanup'
+const SOME =
+  'fs.read,fs.write,fs.protect,proc.hidden,proc.between,secrets.between,limit.memory,limit.pids,cleanup'
 
-describe.concurrent('what is claimed is proven on real engines', () => {
+describe.concurrent('every guarantee that a container engine claims holds against its attacks', () => {
   test.skipIf(skipped('docker'))('docker', { timeout: 10 * MINUTES }, async () => {
     const { rows, uses } = await conformance('docker', FULL ? undefined : 1)
     expect(rows.filter((row) => !isFine(row))).toEqual([])
@@ -75,7 +78,7 @@ describe.concurrent('what is claimed is proven on real engines', () => {
   })
 
   test.skipIf(skipped('docker') || !canHaveRoot)(
-    'docker, as the root user of a writable root',
+    'docker, as root in a sandbox with a writable root',
     { timeout: 10 * MINUTES },
     async () => {
       const { rows } = await conformance('docker', FULL ? undefined : 1, '--root')
@@ -93,7 +96,7 @@ describe.concurrent('what is claimed is proven on real engines', () => {
   })
 
   test.skipIf(skipped('gvisor') || process.getuid?.() !== 0)(
-    'gvisor, as an ordinary user',
+    'gvisor, as an unprivileged user',
     { timeout: 10 * MINUTES },
     async () => {
       const { rows, uses } = await suiteAs(ORDINARY, '--backend', 'gvisor', ...(FULL ? [] : ['--few', '1']))
@@ -104,13 +107,13 @@ describe.concurrent('what is claimed is proven on real engines', () => {
     },
   )
 
-  test.skipIf(skipped('podman'))('docker, on Podman’s socket', { timeout: 10 * MINUTES }, async () => {
+  test.skipIf(skipped('podman'))('docker, through Podman’s socket', { timeout: 10 * MINUTES }, async () => {
     const { rows } = await conformance('podman', FULL ? undefined : 1, ...(FULL ? [] : ['--only', SOME]))
     expect(rows.filter((row) => !isFine(row))).toEqual([])
   })
 })
 
-/** What a container may leave on the host: nothing. */
+/** Counts of everything that a container may leave behind on the host. */
 function leftovers(): Readonly<Record<string, number>> {
   const groups = (dir: string): number => {
     try {
@@ -140,7 +143,7 @@ function leftovers(): Readonly<Record<string, number>> {
   }
 }
 
-/** What is there more than before, after a while: others on this machine may have gone meanwhile. */
+/** Counts that are still higher than before after 5 s; lower counts are fine, other tests run on this machine. */
 async function more(before: Readonly<Record<string, number>>): Promise<readonly string[]> {
   const grown = (): readonly string[] =>
     Object.entries(leftovers())
@@ -160,7 +163,7 @@ async function cycles(backend: Backend, count: number): Promise<void> {
   }
 }
 
-describe.skipIf(skipped('docker'))('a real Docker', () => {
+describe.skipIf(skipped('docker'))('docker, with a real engine', () => {
   let engine: TestEngine
   let workspace: string
   beforeAll(async () => {
@@ -183,7 +186,9 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
   const said = async (sandbox: ContainerSandbox, line: string): Promise<string> =>
     Buffer.from((await sandbox.exec({ argv: ['sh', '-c', line] })).stdout).toString()
 
-  test('leaves nothing, however often', { timeout: 30 * MINUTES }, async () => {
+  test('leaves no containers, cgroups, processes or descriptors after repeated create/close cycles', {
+    timeout: 30 * MINUTES,
+  }, async () => {
     const backend = dockerBackend([engine.socket])
     await cycles(backend, 1)
     const before = leftovers()
@@ -192,7 +197,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     expect(await ids()).toEqual([])
   })
 
-  test('freezes and goes on', { timeout: MINUTES }, async () => {
+  test('pause stops all processes, resume continues them', { timeout: MINUTES }, async () => {
     const sandbox = (await dockerBackend([engine.socket]).open(planOf({ workspace }))) as ContainerSandbox
     const running = await sandbox.start({
       argv: ['sh', '-c', 'while :; do date +%N >> beat; sleep 0.05; done'],
@@ -212,7 +217,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     expect(await ids()).toEqual([])
   })
 
-  test('what the engine tells of memory is heard', { timeout: MINUTES }, async () => {
+  test('counts OOM kills reported by the engine', { timeout: MINUTES }, async () => {
     const backend = dockerBackend([engine.socket])
     const sandbox = (await backend.open(planOf({ limits: { memoryMb: 64 } }))) as ContainerSandbox
     expect(sandbox.container.oomKills).toBe(0)
@@ -225,7 +230,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
   })
 
   test(
-    'a container that waits is for the same owner and the same plan alone, and for once',
+    'hands out a warm container only to the same owner with the same plan, and only once',
     async () => {
       const backend = dockerBackend([engine.socket], { ready: 1 })
       const open = async (owner: string, spec: Record<string, unknown> = {}): Promise<ContainerSandbox> =>
@@ -238,7 +243,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
       const waiting = await ids()
       const other = await open('bob')
       const different = await open('ann', { env: { A: 'b' } })
-      // Nobody took the one that waits for ann: two more were made, and each has one behind it.
+      // Ann's warm container is untouched: two others were created, each with a warm container of its own.
       await until(async () => (await ids()).length >= 6)
       expect((await ids()).filter((id) => waiting.includes(id))).toEqual(waiting)
       const second = await open('ann')
@@ -250,7 +255,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     MINUTES,
   )
 
-  test('limits are read back, and one that is not held is no sandbox', { timeout: MINUTES }, async () => {
+  test('refuses a sandbox if the engine does not apply its limits', { timeout: MINUTES }, async () => {
     const loosen = (body: Record<string, unknown>): Record<string, unknown> => ({
       ...body,
       HostConfig: { ...(body.HostConfig as object), Memory: 0, MemorySwap: 0 },
@@ -262,7 +267,9 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     expect(await ids()).toEqual([])
   })
 
-  test('a mount that is not what policy judged is no sandbox', { timeout: MINUTES }, async () => {
+  test('refuses a sandbox if a mounted directory is not the one that the policy checked', {
+    timeout: MINUTES,
+  }, async () => {
     const secret = mkdtempSync(join(tmpdir(), 'rf-secret-'))
     const swap = (body: Record<string, unknown>): Record<string, unknown> =>
       JSON.parse(JSON.stringify(body).replaceAll(`"Source":"${workspace}"`, `"Source":"${secret}"`))
@@ -273,7 +280,7 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
   })
 
   test.skipIf(skipped('gvisor'))(
-    'gVisor as its runtime keeps other promises',
+    'with gVisor as runtime claims kernel.separate, and refuses fs.protect',
     { timeout: MINUTES },
     async () => {
       const backend = dockerBackend([engine.socket], { runtime: 'runsc' })
@@ -313,24 +320,28 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     ['the host’s network', { NetworkMode: 'host' }, 'net.offline', /^broken$/],
     ['the host’s processes', { PidMode: 'host' }, 'proc.hidden', /no PID namespace of its own/],
     ['the host’s shared memory', { IpcMode: 'host', ShmSize: 0 }, 'ipc.private', /^broken$/],
-    ['no ceiling for memory', { Memory: 0, MemorySwap: 0 }, 'limit.memory', /does not enforce the limits/],
-  ] as const)('sabotage is caught: %s', { timeout: MINUTES }, async (_, fields, guarantee, caught) => {
-    const world = await makeWorld()
-    const control = native({ ...process.env, ...world.env } as Record<string, string>)
-    try {
-      const backend = dockerBackend([engine.socket], { sabotage: host(fields) })
-      const verdict = await runSuite(backend, control, world, { only: [guarantee], few: 1 }).then(
-        (rows) => rows[0]?.verdict,
-        (error: Error) => error.message,
-      )
-      // Either the attack gets through, or the agent sees at once that something is wrong.
-      expect(verdict).toMatch(caught)
-    } finally {
-      await world.close()
-    }
-  })
+    ['no memory limit', { Memory: 0, MemorySwap: 0 }, 'limit.memory', /does not enforce the limits/],
+  ] as const)(
+    'the conformance suite detects a sabotaged container: %s',
+    { timeout: MINUTES },
+    async (_, fields, guarantee, caught) => {
+      const world = await makeWorld()
+      const control = native({ ...process.env, ...world.env } as Record<string, string>)
+      try {
+        const backend = dockerBackend([engine.socket], { sabotage: host(fields) })
+        const verdict = await runSuite(backend, control, world, { only: [guarantee], few: 1 }).then(
+          (rows) => rows[0]?.verdict,
+          (error: Error) => error.message,
+        )
+        // Either the attack succeeds, or the agent detects the sabotage at once.
+        expect(verdict).toMatch(caught)
+      } finally {
+        await world.close()
+      }
+    },
+  )
 
-  test('an engine that hangs is a bounded, named error', { timeout: MINUTES }, async () => {
+  test('reports an engine that hangs as unavailable after a deadline', { timeout: MINUTES }, async () => {
     const backend = dockerBackend([engine.socket], { deadlineMs: 1500 })
     process.kill(engine.pid, 'SIGSTOP')
     try {
@@ -343,8 +354,8 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
     await until(async () => (await ids()).length === 0)
   })
 
-  // The last one: there is no engine after it.
-  test('an engine that stops takes its sandboxes with it, and nothing runs here instead', {
+  // Keep this test last: it stops the engine.
+  test('ends the sandboxes of an engine that stops, and does not fall back to another backend', {
     timeout: MINUTES,
   }, async () => {
     const backend = dockerBackend([engine.socket])
@@ -362,15 +373,15 @@ describe.skipIf(skipped('docker'))('a real Docker', () => {
   })
 })
 
-describe('kinds of containers that wait', () => {
+describe('the pool key of warm containers', () => {
   const plan = planOf({ workspace: tmpdir(), read: ['/usr'], network: { mode: 'loopback' }, env: { A: 'b' } })
   type Json = { readonly [key: string]: unknown } | readonly unknown[]
-  /** Every place in a plan at which something stands. */
-  const placesIn = (value: unknown, path: readonly string[] = []): readonly (readonly string[])[] =>
+  /** The path of every value in a plan. */
+  const pathsIn = (value: unknown, path: readonly string[] = []): readonly (readonly string[])[] =>
     typeof value === 'object' && value !== null
-      ? [path, ...Object.entries(value as Json).flatMap(([key, inner]) => placesIn(inner, [...path, key]))]
+      ? [path, ...Object.entries(value as Json).flatMap(([key, inner]) => pathsIn(inner, [...path, key]))]
       : [path]
-  const places = placesIn(plan).filter((path) => path.length > 0)
+  const paths = pathsIn(plan).filter((path) => path.length > 0)
   const changed = (path: readonly string[], to: unknown): Plan => {
     const copy = structuredClone(plan) as unknown as Record<string, unknown>
     const at = path.slice(0, -1).reduce((inner, key) => inner[key] as Record<string, unknown>, copy)
@@ -378,10 +389,10 @@ describe('kinds of containers that wait', () => {
     return copy as unknown as Plan
   }
 
-  test('two plans that differ in anything, or two owners, have different ones', () => {
-    expect(places.length).toBeGreaterThan(30)
+  test('differs for every change of the plan and for every owner', () => {
+    expect(paths.length).toBeGreaterThan(30)
     fc.assert(
-      fc.property(fc.constantFrom(...places), fc.jsonValue(), fc.string(), (path, to, owner) => {
+      fc.property(fc.constantFrom(...paths), fc.jsonValue(), fc.string(), (path, to, owner) => {
         const other = changed(path, to)
         const same = JSON.stringify(other) === JSON.stringify(plan)
         expect(poolKey(other, 'ann') === poolKey(plan, 'ann')).toBe(same)
@@ -402,14 +413,16 @@ describe.skipIf(skipped('gvisor'))('gvisor', () => {
   const open = async (spec: Record<string, unknown>): Promise<ContainerSandbox> =>
     (await backend.open(planOf({ backend: 'gvisor', ...spec }))) as ContainerSandbox
 
-  test('leaves nothing, however often', { timeout: 30 * MINUTES }, async () => {
+  test('leaves no containers, cgroups, processes or descriptors after repeated create/close cycles', {
+    timeout: 30 * MINUTES,
+  }, async () => {
     await cycles(backend, 1)
     const before = leftovers()
     await cycles(backend, FULL ? 200 : 3)
     expect(await more(before)).toEqual([])
   })
 
-  test('freezes and goes on', { timeout: MINUTES }, async () => {
+  test('pauses and resumes', { timeout: MINUTES }, async () => {
     const sandbox = await open({})
     await sandbox.pause()
     await sandbox.resume()
@@ -417,7 +430,7 @@ describe.skipIf(skipped('gvisor'))('gvisor', () => {
     await sandbox.close()
   })
 
-  test('an image stays as long as a sandbox stands on it', { timeout: 2 * MINUTES }, async () => {
+  test('keeps an image from removal while a sandbox uses it', { timeout: 2 * MINUTES }, async () => {
     const stateDir = mkdtempSync(join(tmpdir(), 'rf-image-'))
     const images = new ImageStore(stateDir)
     await images.build('small', { kind: 'host', programs: ['sh', 'cat'] })
@@ -433,7 +446,7 @@ describe.skipIf(skipped('gvisor'))('gvisor', () => {
     rmSync(stateDir, { recursive: true, force: true })
   })
 
-  test('takes no plan whose protected names it could not keep', async () => {
+  test('refuses a workspace with protected names unless fs.protect is waived', async () => {
     const workspace = mkdtempSync(join(tmpdir(), 'rf-gvisor-'))
     mkdirSync(join(workspace, '.git'))
     await expect(open({ workspace })).rejects.toMatchObject({ code: 'missing-guarantee' })
@@ -441,8 +454,8 @@ describe.skipIf(skipped('gvisor'))('gvisor', () => {
   })
 })
 
-/** Labelled fakes: an engine that is something else. */
-describe('an engine that lies', () => {
+/** Labelled fakes: sockets that are no container engine. */
+describe('probing an engine (fake) that', () => {
   const fakes: Server[] = []
   const dir = mkdtempSync(join(tmpdir(), 'rf-fake-'))
   afterAll(() => {
@@ -463,13 +476,17 @@ describe('an engine that lies', () => {
     `HTTP/1.1 200 OK\r\nContent-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`
 
   test.each<[string, (socket: Socket) => void, RegExp]>([
-    ['says nothing', () => {}, /in time/],
-    ['hangs up', (socket) => socket.destroy(), /cannot be used/],
-    ['speaks another language', (socket) => socket.end('SSH-2.0-x\r\n'), /cannot be used/],
-    ['answers without meaning', (socket) => socket.end(http('[]')), /no image id|no container id/],
-    ['answers no JSON', (socket) => socket.end(http('<html>')), /no image id|no container id/],
+    ['does not answer', () => {}, /in time/],
+    ['closes the connection', (socket) => socket.destroy(), /cannot be used/],
+    ['speaks another protocol', (socket) => socket.end('SSH-2.0-x\r\n'), /cannot be used/],
     [
-      'answers without end',
+      'answers with JSON of the wrong shape',
+      (socket) => socket.end(http('[]')),
+      /no image id|no container id/,
+    ],
+    ['answers with HTML', (socket) => socket.end(http('<html>')), /no image id|no container id/],
+    [
+      'sends an endless answer',
       (socket) => {
         socket.write('HTTP/1.1 200 OK\r\n\r\n')
         const more = setInterval(() => socket.write(Buffer.alloc(1 << 20)), 1)
@@ -477,14 +494,18 @@ describe('an engine that lies', () => {
       },
       /too long|in time/,
     ],
-    ['is slow', (socket) => void setTimeout(() => socket.end(http('{}')), 4000).unref(), /in time/],
+    [
+      'answers after the deadline',
+      (socket) => void setTimeout(() => socket.end(http('{}')), 4000).unref(),
+      /in time/,
+    ],
   ])('%s', { timeout: MINUTES }, async (name, answer, reason) => {
     const socket = await fake(name.replaceAll(' ', '-'), answer)
     const probe = await dockerBackend([socket], { deadlineMs: 700 }).probe()
     expect(probe).toMatchObject({ available: false, reason: expect.stringMatching(reason) })
   })
 
-  test('is not there', async () => {
+  test('does not exist', async () => {
     expect(await dockerBackend([join(dir, 'nobody')]).probe()).toMatchObject({
       available: false,
       reason: 'no container engine is running here',

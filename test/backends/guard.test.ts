@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { FULL, makeTestHost, type TestHost, text } from './persistent-sandbox.ts'
 
-/** The calls that PID 1 makes in a command's stead: with no more rights than the command, and no fewer. */
+/** Calls that PID 1 makes on behalf of a command, with exactly the command's rights. */
 
 let testHost: TestHost
 beforeAll(() => {
@@ -19,7 +19,7 @@ async function said(spec: Record<string, unknown>, lines: string): Promise<strin
   return text(stdout) + text(stderr)
 }
 
-describe('opens for a command what it could open itself', () => {
+describe('files that PID 1 opens on behalf of a command', () => {
   const tryAll = python(
     'import os',
     'def t(path,flags):',
@@ -30,11 +30,14 @@ describe('opens for a command what it could open itself', () => {
     't("/proc/self/root/proc/1/mem",os.O_RDWR|os.O_CREAT)',
   )
 
-  test.each(['workspace-write', 'danger-full-access'])('%s: nothing of the first process', async (preset) => {
-    expect(await said({ preset }, tryAll)).not.toContain('opened')
-  })
+  test.each(['workspace-write', 'danger-full-access'])(
+    'do not include files of PID 1, preset %s',
+    async (preset) => {
+      expect(await said({ preset }, tryAll)).not.toContain('opened')
+    },
+  )
 
-  test('its own, and that of its children', async () => {
+  test('include those of the command itself and of its children', async () => {
     const own = python(
       'import os',
       'for path in ("/proc/self/comm","/proc/self/oom_score_adj",f"/proc/{os.getpid()}/mem"):',
@@ -47,7 +50,7 @@ describe('opens for a command what it could open itself', () => {
   })
 })
 
-describe('what a protected name leads to', () => {
+describe('a path that protected git or editor settings point to', () => {
   const repository = (name: string, config: string): string => {
     const root = join(testHost.workspace, name)
     mkdirSync(join(root, '.git'), { recursive: true })
@@ -55,7 +58,7 @@ describe('what a protected name leads to', () => {
     return root
   }
 
-  test('is protected wherever it is mounted', async () => {
+  test('is protected at another mount target', async () => {
     const root = repository('mounted', '[core]\n\thooksPath = tools/hooks\n')
     mkdirSync(join(root, 'tools', 'hooks'), { recursive: true })
     const out = await said(
@@ -66,7 +69,7 @@ describe('what a protected name leads to', () => {
     expect(existsSync(join(root, 'tools', 'hooks', 'pre-commit'))).toBe(false)
   })
 
-  test('also by a link of the host’s', async () => {
+  test('is protected behind a symlink of the host', async () => {
     const root = repository('linked', '')
     mkdirSync(join(root, 'settings'))
     symlinkSync('settings', join(root, '.vscode'))
@@ -76,8 +79,8 @@ describe('what a protected name leads to', () => {
   })
 })
 
-describe('does a call as the command would have', () => {
-  test('sockets keep their address, their mode and their thread', async () => {
+describe('calls that PID 1 makes on behalf of a command', () => {
+  test('bind a unix socket with the address, mode and thread of the command', async () => {
     const lines = python(
       'import os,socket,threading',
       'os.umask(0o77); os.makedirs("d",exist_ok=True); os.chdir("d")',
@@ -94,7 +97,7 @@ describe('does a call as the command would have', () => {
     )
   })
 
-  test('times and attributes, by path, descriptor and link', async () => {
+  test('set times and attributes by path, descriptor and symlink', async () => {
     const lines = python(
       'import os',
       'f=os.open("m",os.O_RDWR|os.O_CREAT); os.symlink("m","l")',
@@ -109,13 +112,13 @@ describe('does a call as the command would have', () => {
   })
 })
 
-describe('counts what is there', () => {
-  test('files that replace others, and room that is given back', { timeout: 60_000 }, async () => {
+describe('disk accounting', () => {
+  test('releases the space of replaced and removed files', { timeout: 60_000 }, async () => {
     const lines = python(
       'import os',
-      // Each save is a new file that takes the place of the last one.
+      // Each save creates a new file that replaces the previous file.
       'for i in range(1500): open("new","w").write("x"); os.rename("new","saved")',
-      // Each takes half of what there is, and is removed again.
+      // Each file takes half of the space, and is removed again.
       'import time',
       'for i in range(12):',
       ' open("half","wb").write(b"x"*2_000_000); os.unlink("half"); time.sleep(0.06)',
@@ -124,7 +127,7 @@ describe('counts what is there', () => {
     expect(await said({ limits: { diskMb: 4 } }, lines)).toContain('fine')
   })
 
-  test.runIf(FULL)('more files than the table holds, one after the other', { timeout: 120_000 }, async () => {
+  test.runIf(FULL)('counts 17,000 files, more than its table holds', { timeout: 120_000 }, async () => {
     const lines = python(
       'import os',
       'os.mkdir("all")',
@@ -134,7 +137,7 @@ describe('counts what is there', () => {
     expect(await said({ limits: { diskMb: 400 } }, `${lines}\nrm -rf all`)).toContain('fine')
   })
 
-  test('a sandbox goes on after shared memory was too much', async () => {
+  test('keeps the sandbox usable after a memfd exceeded the memory limit', async () => {
     await using sandbox = await testHost.open({ limits: { memoryMb: 100 } })
     const bomb = python('import os', 'f=os.memfd_create("x")', 'while True: os.write(f,b"x"*1048576)')
     const stopped = await sandbox.exec(testHost.script('bomb.sh', bomb))

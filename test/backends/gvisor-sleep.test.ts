@@ -11,7 +11,7 @@ import { packageRoot, planOf } from '../conformance/world.ts'
 import { FULL } from '../server/test-server.ts'
 import { HOLDS_MEMORY, putToSleep, report, SLEEPERS } from './sleepers.ts'
 
-/** A paused gVisor sandbox costs disk, not memory, and continues where it was. */
+/** A paused gVisor sandbox uses disk instead of memory, and continues where it stopped. */
 
 const MINUTE = 60_000
 const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
@@ -23,7 +23,7 @@ const open = async (spec: Record<string, unknown> = {}): Promise<ContainerSandbo
   (await backend.open(planOf({ backend: 'gvisor', waive: ['fs.protect'], ...spec }))) as ContainerSandbox
 afterAll(() => rmSync(base, { recursive: true, force: true }))
 
-/** The processes of sandboxes of this test: gVisor keeps its state in our directory. */
+/** The gVisor processes of this test, found by their state directory. */
 const kernels = (): readonly string[] =>
   execFileSync('ps', ['-eo', 'args'], { encoding: 'utf8' })
     .split('\n')
@@ -43,7 +43,7 @@ const sh = async (sandbox: ContainerSandbox, script: string): Promise<string> =>
   return Buffer.from(stdout).toString()
 }
 
-/** A counter that a running command keeps, and everything that it printed. */
+/** Starts a command that counts, and collects its output. */
 async function counting(sandbox: ContainerSandbox) {
   let said = ''
   const script = 'n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done'
@@ -64,18 +64,20 @@ test.each([
   ['runsc version 0.0~20221219.0', false],
   ['runsc version VERSION_MISSING', false],
   ['', false],
-])('whether a build continues a saved sandbox: %s', (version, can) =>
+])('support for checkpoint and restore is read from the version: %s', (version, can) =>
   expect(canCheckpoint(version)).toBe(can),
 )
 
-/** Debian 12's own build cannot; `npm run setup` installs the one of its backports. */
+/** Debian 12's build cannot; `npm run setup` installs the build of the backports. */
 const cannot = (): boolean =>
   reason !== undefined ||
   process.getuid?.() !== 0 ||
   !canCheckpoint(execFileSync('runsc', ['--version'], { encoding: 'utf8' }))
 
 describe.skipIf(cannot())('a paused gVisor sandbox', () => {
-  test('has ended, and its commands continue when it wakes', { timeout: 2 * MINUTE }, async () => {
+  test('leaves no process while it sleeps, and its commands continue after resume', {
+    timeout: 2 * MINUTE,
+  }, async () => {
     const sandbox = await open()
     const { running, numbers } = await counting(sandbox)
     await expect.poll(() => numbers().length, { timeout: MINUTE }).toBeGreaterThan(5)
@@ -99,7 +101,7 @@ describe.skipIf(cannot())('a paused gVisor sandbox', () => {
     expect(kernels()).toEqual([])
   })
 
-  test('stays in memory while it holds a removed file of the host, and loses nothing', {
+  test('stays in memory while a command holds a deleted file of the host open, and keeps that file', {
     timeout: MINUTE,
   }, async () => {
     const workspace = mkdtempSync(join(tmpdir(), 'rf-sleep-'))
@@ -122,7 +124,7 @@ describe.skipIf(cannot())('a paused gVisor sandbox', () => {
     rmSync(workspace, { recursive: true })
   })
 
-  test('that cannot be restored stays asleep, and can be later', { timeout: MINUTE }, async () => {
+  test('stays asleep if restoring fails, and can be resumed later', { timeout: MINUTE }, async () => {
     const workspace = mkdtempSync(join(tmpdir(), 'rf-sleep-'))
     chmodSync(workspace, 0o777)
     const file = join(workspace, 'data')
@@ -149,7 +151,9 @@ describe.skipIf(cannot())('a paused gVisor sandbox', () => {
     rmSync(workspace, { recursive: true })
   })
 
-  test('that is closed while it goes to disk or wakes leaves nothing', { timeout: MINUTE }, async () => {
+  test('leaves no files or processes if it is closed while it pauses or resumes', {
+    timeout: MINUTE,
+  }, async () => {
     const pausing = await open()
     const pause = pausing.pause().catch(() => {})
     await pausing.close()
@@ -163,31 +167,35 @@ describe.skipIf(cannot())('a paused gVisor sandbox', () => {
     expect(kernels()).toEqual([])
   })
 
-  test.runIf(FULL)('costs disk, not memory, also if there are many', { timeout: 20 * MINUTE }, async () => {
-    const said: string[] = []
-    const figures = await putToSleep(async () => {
-      const sandbox = await open()
-      const at = said.push('') - 1
-      const output = (_: string, chunk: Uint8Array): void => {
-        said[at] += Buffer.from(chunk).toString()
-      }
-      await sandbox.start({ argv: HOLDS_MEMORY }, { output })
-      await expect.poll(() => said[at], { timeout: MINUTE }).toContain('held')
-      return sandbox
-    })
-    const disk = saved().reduce((sum, path) => sum + allocated(path), 0)
-    report('gVisor sandboxes', figures, disk)
-    expect(kernels()).toEqual([])
-    expect(figures.asleep).toBeLessThan(figures.before + figures.awake)
-    expect(disk / SLEEPERS).toBeGreaterThan(3_000_000)
-    const last = figures.sandboxes.at(-1) as ContainerSandbox
-    await last.resume()
-    await expect.poll(() => said.at(-1), { timeout: MINUTE }).toMatch(/\n4000000\n/)
-    for (const sandbox of figures.sandboxes) await sandbox.close()
-    expect(saved()).toEqual([])
-  })
+  test.runIf(FULL)(
+    'uses disk instead of memory, also with many sandboxes',
+    { timeout: 20 * MINUTE },
+    async () => {
+      const said: string[] = []
+      const figures = await putToSleep(async () => {
+        const sandbox = await open()
+        const at = said.push('') - 1
+        const output = (_: string, chunk: Uint8Array): void => {
+          said[at] += Buffer.from(chunk).toString()
+        }
+        await sandbox.start({ argv: HOLDS_MEMORY }, { output })
+        await expect.poll(() => said[at], { timeout: MINUTE }).toContain('held')
+        return sandbox
+      })
+      const disk = saved().reduce((sum, path) => sum + allocated(path), 0)
+      report('gVisor sandboxes', figures, disk)
+      expect(kernels()).toEqual([])
+      expect(figures.asleep).toBeLessThan(figures.before + figures.awake)
+      expect(disk / SLEEPERS).toBeGreaterThan(3_000_000)
+      const last = figures.sandboxes.at(-1) as ContainerSandbox
+      await last.resume()
+      await expect.poll(() => said.at(-1), { timeout: MINUTE }).toMatch(/\n4000000\n/)
+      for (const sandbox of figures.sandboxes) await sandbox.close()
+      expect(saved()).toEqual([])
+    },
+  )
 
-  test('that is closed leaves nothing', { timeout: MINUTE }, async () => {
+  test('leaves no files or processes when it is closed', { timeout: MINUTE }, async () => {
     const sandbox = await open()
     await sh(sandbox, 'true')
     await sandbox.pause()

@@ -7,7 +7,7 @@ import { FULL } from '../server/test-server.ts'
 import { emulators } from './microvm-parts.ts'
 import { HOLDS_MEMORY, putToSleep, report } from './sleepers.ts'
 
-/** A paused virtual machine costs disk, not memory, and goes on where it was. */
+/** A paused virtual machine uses disk instead of memory, and continues where it stopped. */
 
 let host: RootHost
 beforeAll(async () => {
@@ -22,7 +22,7 @@ const savedFiles = (): readonly string[] => {
     .filter((path) => existsSync(path) && statSync(path).size > 0)
 }
 
-/** A counter that a running command keeps, and everything that it printed. */
+/** Starts a command that counts, and collects its output. */
 async function counting(sandbox: Sandbox) {
   let said = ''
   const script = 'n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done'
@@ -40,9 +40,9 @@ const boundTo = (sandbox: Sandbox) => ({
   close: () => sandbox.close(),
 })
 
-describe.skipIf(cannotTry('microvm'))('a paused machine', () => {
+describe.skipIf(cannotTry('microvm'))('a paused virtual machine', () => {
   test.each([{ root: 'read-only' }, { root: 'writable' }] as const)(
-    'has ended, and its commands go on when it wakes: %o',
+    'leaves no process while it sleeps, and its commands continue after resume: %o',
     { timeout: 120_000 },
     async (spec) => {
       await using sandbox = await host.open(spec)
@@ -69,29 +69,33 @@ describe.skipIf(cannotTry('microvm'))('a paused machine', () => {
     },
   )
 
-  test.runIf(FULL)('costs disk, not memory, also if there are many', { timeout: 40 * 60_000 }, async () => {
-    const figures = await putToSleep(async () => {
-      const sandbox = await host.open({ root: 'read-only', limits: { memoryMb: 256 } })
-      let said = ''
-      await sandbox.spawn(HOLDS_MEMORY, {
-        output: (_, chunk) => {
-          said += text(chunk)
-        },
+  test.runIf(FULL)(
+    'uses disk instead of memory, also with many machines',
+    { timeout: 40 * 60_000 },
+    async () => {
+      const figures = await putToSleep(async () => {
+        const sandbox = await host.open({ root: 'read-only', limits: { memoryMb: 256 } })
+        let said = ''
+        await sandbox.spawn(HOLDS_MEMORY, {
+          output: (_, chunk) => {
+            said += text(chunk)
+          },
+        })
+        await expect.poll(() => said, { timeout: 60_000 }).toContain('held')
+        return { ...boundTo(sandbox), said: () => said }
       })
-      await expect.poll(() => said, { timeout: 60_000 }).toContain('held')
-      return { ...boundTo(sandbox), said: () => said }
-    })
-    const disk = savedFiles().reduce((sum, path) => sum + statSync(path).blocks * 512, 0)
-    report('machines', figures, disk)
-    expect(emulators()).toEqual([])
-    expect(figures.asleep).toBeLessThan(figures.before + figures.awake)
-    await figures.sandboxes.at(-1)?.resume()
-    await expect.poll(() => figures.sandboxes.at(-1)?.said(), { timeout: 60_000 }).toMatch(/\n4000000\n/)
-    for (const sandbox of figures.sandboxes) await sandbox.close()
-    expect(savedFiles()).toEqual([])
-  })
+      const disk = savedFiles().reduce((sum, path) => sum + statSync(path).blocks * 512, 0)
+      report('machines', figures, disk)
+      expect(emulators()).toEqual([])
+      expect(figures.asleep).toBeLessThan(figures.before + figures.awake)
+      await figures.sandboxes.at(-1)?.resume()
+      await expect.poll(() => figures.sandboxes.at(-1)?.said(), { timeout: 60_000 }).toMatch(/\n4000000\n/)
+      for (const sandbox of figures.sandboxes) await sandbox.close()
+      expect(savedFiles()).toEqual([])
+    },
+  )
 
-  test('that is closed leaves nothing', { timeout: 60_000 }, async () => {
+  test('leaves no files or processes when it is closed', { timeout: 60_000 }, async () => {
     const sandbox = await host.open()
     await sh(sandbox, 'echo 1')
     await sandbox.pause?.()

@@ -3,10 +3,11 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Duplex } from 'node:stream'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { type ComposeOptions, Sandbox } from '../../src/index.ts'
 
-/** Commands of one sandbox that share only its mounts. The attacks on it are in src/prove/attacks-between.ts. */
+/** Commands of one sandbox that share only its mounts. The attacks on this isolation are in src/prove/attacks-between.ts. */
 
 let base: string
 let workspace: string
@@ -24,14 +25,14 @@ afterAll(() => rmSync(base, { recursive: true, force: true }))
 const isolated = (more = {}) =>
   Sandbox.create({ backend: 'bubblewrap', workspace, isolation: 'command', ...more }, options)
 
-test('commands share the workspace, and neither /tmp nor processes', async () => {
+test('isolated commands share the workspace, but neither /tmp nor processes', async () => {
   await using sandbox = await isolated()
   await sandbox.exec('echo shared > file; echo own > /tmp/file')
   const { stdout } = await sandbox.exec('cat file; ls /tmp/file; echo /proc/[0-9]*')
   expect(stdout).toBe('shared\n/proc/1 /proc/2\n')
 })
 
-test('a command ends with everything that it started', async () => {
+test('all processes of an isolated command end with the command', async () => {
   await using sandbox = await isolated()
   await sandbox.exec(
     '(while sleep 0.05; do date +%N > beat; done) & while ! [ -s beat ]; do sleep 0.02; done',
@@ -42,7 +43,7 @@ test('a command ends with everything that it started', async () => {
   expect(await read()).toBe(before)
 })
 
-test('a limit that stops every command leaves the sandbox able to isolate the next', async () => {
+test('the next command is still isolated after a limit stopped all processes of the sandbox', async () => {
   await using sandbox = await isolated({ limits: { memoryMb: 64 } })
   const hog = 'python3 -c "x=bytearray(300<<20); import time; time.sleep(20)"'
   const result = await sandbox.exec(hog)
@@ -51,23 +52,26 @@ test('a limit that stops every command leaves the sandbox able to isolate the ne
 })
 
 // Only root may create cgroups here.
-test.runIf(process.getuid?.() === 0)('a limit of one command applies to its own processes', async () => {
-  await using sandbox = await isolated({ limits: { memoryMb: 512 } })
-  const other = sandbox.exec('sleep 1; echo unharmed')
-  const hog = 'python3 -c "x=bytearray(300<<20); import time; time.sleep(20)"'
-  const result = await sandbox.exec(hog, { limits: { memoryMb: 64, wallMs: 15_000 } })
-  expect(result.outcome).not.toMatchObject({ kind: 'stopped', limit: 'wall' })
-  expect(result.exitCode).not.toBe(0)
-  expect((await other).stdout).toBe('unharmed\n')
-})
+test.runIf(process.getuid?.() === 0)(
+  'a memory limit of one command does not affect another command',
+  async () => {
+    await using sandbox = await isolated({ limits: { memoryMb: 512 } })
+    const other = sandbox.exec('sleep 1; echo unharmed')
+    const hog = 'python3 -c "x=bytearray(300<<20); import time; time.sleep(20)"'
+    const result = await sandbox.exec(hog, { limits: { memoryMb: 64, wallMs: 15_000 } })
+    expect(result.outcome).not.toMatchObject({ kind: 'stopped', limit: 'wall' })
+    expect(result.exitCode).not.toBe(0)
+    expect((await other).stdout).toBe('unharmed\n')
+  },
+)
 
-test('what a command writes to its own /tmp counts towards the limit of memory', async () => {
+test('files in the /tmp of an isolated command count towards the memory limit', async () => {
   await using sandbox = await isolated({ limits: { memoryMb: 64, diskMb: 500 } })
   const result = await sandbox.exec('head -c 200m /dev/zero > /tmp/big; sleep 5; echo survived')
   expect(result.stdout).not.toContain('survived')
 })
 
-test('the sandbox can neither be weakened nor strengthened by a command', async () => {
+test('an exec can neither weaken nor strengthen the isolation chosen for its sandbox', async () => {
   await using kept = await isolated()
   await expect(kept.exec('true', { isolation: 'sandbox' })).rejects.toMatchObject({ code: 'forbidden' })
   expect((await kept.exec('echo fine', { isolation: 'command' })).stdout).toBe('fine\n')
@@ -78,7 +82,46 @@ test('the sandbox can neither be weakened nor strengthened by a command', async 
   })
 })
 
-test('the policy can require it, and a backend that cannot keep it is refused', async () => {
+const listening = (word: string): string =>
+  `python3 -c "import socket
+s=socket.socket();s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1);s.bind(('127.0.0.1',8123));s.listen(9)
+print('ready',flush=True)
+while True: c,_=s.accept();c.sendall(b'${word}');c.close()"`
+
+async function answerOf(stream: Duplex): Promise<string> {
+  const pieces: Uint8Array[] = []
+  for await (const piece of stream) pieces.push(piece as Uint8Array)
+  return Buffer.concat(pieces).toString()
+}
+
+test('a connection to a port reaches only the command that was given this port', async () => {
+  await using sandbox = await isolated({ network: { mode: 'loopback' } })
+  await expect(sandbox.connect(8123)).rejects.toThrow('no running command was given port 8123')
+  const [one, other] = await Promise.all([
+    sandbox.spawn(listening('granted'), { ports: [8123] }),
+    sandbox.spawn(listening('sibling')),
+  ])
+  for (const running of [one, other]) for await (const _ of running) break
+  expect(await answerOf(await sandbox.connect(8123))).toBe('granted')
+  await expect(sandbox.spawn('true', { ports: [8123] })).rejects.toMatchObject({ code: 'conflict' })
+  one.signal('SIGKILL')
+  await one.result.catch(() => {})
+  await expect(sandbox.connect(8123)).rejects.toThrow('no running command was given port 8123')
+  await expect(sandbox.exec('true', { ports: [0] })).rejects.toMatchObject({ code: 'invalid-input' })
+  other.signal('SIGKILL')
+})
+
+test('a connection to a port without a listener is refused, and ports need isolated commands', async () => {
+  await using sandbox = await isolated({ network: { mode: 'loopback' } })
+  const running = await sandbox.spawn('sleep 20', { ports: [8124] })
+  await expect(sandbox.connect(8124)).rejects.toThrow('nothing listens on port 8124')
+  running.signal('SIGKILL')
+  await running.result.catch(() => {})
+  await using shared = await Sandbox.create({ backend: 'bubblewrap', workspace }, options)
+  await expect(shared.exec('true', { ports: [8124] })).rejects.toThrow('only isolated commands')
+})
+
+test('the policy can require isolated commands, and a backend without that guarantee is refused', async () => {
   const policy = join(base, 'policy.toml')
   writeFileSync(policy, '[policy]\nisolate_commands = true\n')
   const strict = { ...options, policy }
@@ -105,7 +148,7 @@ async function receiver(): Promise<{ server: Server; at: string; seen: (string |
   return { server, at: `localhost:${(server.address() as AddressInfo).port}`, seen }
 }
 
-test('a secret belongs to the command that was given it, also when another knows its placeholder', async () => {
+test('a secret is sent only for the command that was given it, even if another command uses its placeholder', async () => {
   const { server, at, seen } = await receiver()
   const config = join(base, 'private.toml')
   const rule = '[[policy.rule]]\nprefix = ["curl"]\naction = "sandbox"\n'

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { compose } from '../../src/compose/compose.ts'
 import { makeTestHost, sleep, type TestHost, until } from './persistent-sandbox.ts'
 
-/** The agent ends its sandbox when nobody renews the lease, by its own clock. */
+/** The agent ends its sandbox when the lease is not renewed, by its own clock. */
 
 let testHost: TestHost
 beforeAll(() => {
@@ -10,7 +10,7 @@ beforeAll(() => {
 })
 afterAll(() => testHost.drop())
 
-test('a lease that is renewed, dropped, and at last not renewed', async () => {
+test('the agent ends its sandbox when the lease is not renewed in time', async () => {
   const ringfence = await compose(testHost.options)
   const sandbox = await ringfence.gate.open({ workspace: testHost.workspace, backend: 'bubblewrap' })
   let ended: string | undefined

@@ -21,7 +21,7 @@ import { testImages, testState } from '../conformance/engines.ts'
 import { planOf } from '../conformance/world.ts'
 import { emulators, machineImages, machines, whyNoMachine } from './microvm-parts.ts'
 
-/** What goes wrong around machines: their hypervisor, their snapshots, the disk under them, the files that come back. */
+/** Failures of the hypervisor, of templates, of the disk, and of files that are copied back. */
 
 const MINUTES = 60_000
 const run = promisify(execFile)
@@ -31,12 +31,12 @@ if (reason && process.env.CI) throw new Error(`microvm: ${reason}`)
 const said = async (sandbox: BackendSandbox, line: string): Promise<string> =>
   Buffer.from((await sandbox.exec({ argv: ['/bin/sh', '-c', line] })).stdout).toString()
 
-describe.skipIf(reason !== undefined)('trouble with machines', () => {
+describe.skipIf(reason !== undefined)('microvm failures', () => {
   const backend = machines()
   const open = (spec: Record<string, unknown> = {}, from = backend): Promise<BackendSandbox> =>
     from.open(planOf({ backend: 'microvm', ...spec }))
   const made: string[] = []
-  const place = (name: string): string => {
+  const tempDir = (name: string): string => {
     const dir = mkdtempSync(join(tmpdir(), `rf-microvm-${name}-`))
     made.push(dir)
     return dir
@@ -51,7 +51,7 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     for (const dir of made) rmSync(dir, { recursive: true, force: true })
   })
 
-  test('an emulator that dies takes its sandbox along, and nothing else', { timeout: MINUTES }, async () => {
+  test('killing an emulator ends only its own sandbox', { timeout: MINUTES }, async () => {
     const sandbox = await open()
     const running = await sandbox.start({ argv: ['sleep', '60'] })
     const other = await open()
@@ -64,10 +64,10 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     await other.close()
   })
 
-  describe('a template that is broken', () => {
-    const state = place('state')
+  describe('a damaged template', () => {
+    const state = tempDir('state')
     const told: string[] = []
-    // Its own directory for templates, on the images of all.
+    // Its own directory for templates, with the shared images.
     const own = machines({ stateDir: state, images: testImages(), onProgress: (text) => told.push(text) })
     const templates = (): string[] => readdirSync(join(state, 'microvm', 'templates'))
     const partOf = (name: string): string =>
@@ -79,7 +79,7 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     }, 2 * MINUTES)
 
     test.each(['state', 'memory'])(
-      '%s truncated: it is created again',
+      'is created again if its %s is truncated',
       { timeout: 2 * MINUTES },
       async (part) => {
         const before = templates()
@@ -92,7 +92,7 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
       },
     )
 
-    test('of another machine’s state, it is dropped, and the sandbox starts from nothing', {
+    test('is deleted if its state cannot be loaded, and the sandbox boots without it', {
       timeout: 2 * MINUTES,
     }, async () => {
       chmodSync(partOf('state'), 0o600)
@@ -108,8 +108,8 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     })
   })
 
-  describe.skipIf(process.getuid?.() !== 0)('a disk that is full', () => {
-    const state = place('full')
+  describe.skipIf(process.getuid?.() !== 0)('a full disk', () => {
+    const state = tempDir('full')
     const told: string[] = []
     const full = machines({ stateDir: state, images: testImages(), onProgress: (text) => told.push(text) })
     beforeAll(async () => {
@@ -120,7 +120,7 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     afterAll(() => run('umount', [state]))
     const left = (): string[] => readdirSync(join(state, 'run'))
 
-    test('has no room for a template: the sandbox starts from nothing', { timeout: MINUTES }, async () => {
+    test('without room for a template: the sandbox boots without one', { timeout: MINUTES }, async () => {
       const sandbox = await open({}, full)
       expect(await said(sandbox, 'echo fine')).toBe('fine\n')
       await sandbox.close()
@@ -128,16 +128,16 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
       expect([left(), readdirSync(join(state, 'microvm', 'templates'))]).toEqual([[], []])
     })
 
-    test('fills up under a guest: the guest gets an error and goes on', {
+    test('under a running guest: the guest gets an I/O error and continues', {
       timeout: 2 * MINUTES,
     }, async () => {
-      const small = place('small')
+      const small = tempDir('small')
       await run('mount', ['-t', 'tmpfs', '-o', 'size=24m', 'small', small])
       try {
         mkdirSync(join(small, 'images'))
         symlinkSync(join(testState(), 'images', 'microvm'), join(small, 'images', 'microvm'))
         const sandbox = await open(
-          { workspace: place('work') },
+          { workspace: tempDir('work') },
           machines({ stateDir: small, images: testImages() }),
         )
         const line = 'dd if=/dev/zero of=big bs=1M count=60 conv=fsync 2>/dev/null; echo $?; rm -f big'
@@ -149,9 +149,11 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
       }
     })
 
-    test('has no room for its files: a clear error, and nothing is left', { timeout: MINUTES }, async () => {
+    test('without room for the sandbox files: a clear error, and no files or processes are left', {
+      timeout: MINUTES,
+    }, async () => {
       const before = emulators().length
-      await expect(open({ workspace: place('work') }, full)).rejects.toMatchObject({
+      await expect(open({ workspace: tempDir('work') }, full)).rejects.toMatchObject({
         code: 'resource-exhausted',
         message: expect.stringMatching(/the disk under `.*` is full/),
         hint: expect.stringMatching(/free some space/),
@@ -161,8 +163,10 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     })
   })
 
-  test('names that are no text stay in the guest, all others come back', { timeout: MINUTES }, async () => {
-    const workspace = place('names')
+  test('file names that are not UTF-8 stay in the guest; all others are copied back', {
+    timeout: MINUTES,
+  }, async () => {
+    const workspace = tempDir('names')
     const sandbox = await open({ workspace })
     const line = `printf x > "$(printf 'b\\377d')"; mkdir "$(printf 'd\\200')"; ln -s "$(printf '\\376')" way; echo y > good`
     const { violations } = await sandbox.exec({ argv: ['/bin/sh', '-c', line] })
@@ -173,13 +177,13 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     expect(readdirSync(workspace).sort()).toEqual(['good', 'later'])
   })
 
-  describe('the tests would notice', () => {
-    // Random numbers of two clones differ also by what their kernels draw from the processor and from the instant, or they
-    // do not: it depends on how long the template had run. So the machine itself refuses to be nobody of its own.
+  describe('the tests detect a sabotaged backend', () => {
+    // Two clones without a seed may still differ, by what their kernels draw from the processor and the clock: that depends
+    // on how long the template ran. So the guest itself refuses to start without an identity of its own.
     test.each<[string, (fields: readonly string[]) => readonly string[]]>([
-      ['clones that were given no randomness of their own', (fields) => fields.slice(2)],
+      ['that gives clones no random seed', (fields) => fields.slice(2)],
       [
-        'clones that were given too little of it',
+        'that gives clones a short random seed',
         ([name, seed, ...rest]) => [name as string, `${seed}`.slice(0, 40), ...rest],
       ],
     ])('%s', { timeout: MINUTES }, async (_, identity) => {
@@ -188,8 +192,8 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
       await careless.close()
     })
 
-    test('a copy that brings in what is denied', { timeout: MINUTES }, async () => {
-      const inputs = place('masked')
+    test('that copies denied files into the guest', { timeout: MINUTES }, async () => {
+      const inputs = tempDir('masked')
       writeFileSync(join(inputs, '.env'), 'KEY=secret')
       const spec = { read: [inputs], deny: [join(inputs, '.env')] }
       const careless = machines({ sabotage: { copied: (plan) => ({ ...plan, masks: [] }) } })
@@ -203,14 +207,16 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     })
   })
 
-  test('large inputs come as an image, judged like any copy', { timeout: MINUTES }, async () => {
-    const inputs = place('inputs')
+  test('large inputs are mounted read-only as an image, without denied files', {
+    timeout: MINUTES,
+  }, async () => {
+    const inputs = tempDir('inputs')
     mkdirSync(join(inputs, 'sub', 'deep'), { recursive: true })
     writeFileSync(join(inputs, 'sub', 'large'), Buffer.alloc(65 * 1024 * 1024, 'x'))
     writeFileSync(join(inputs, 'sub', 'deep', 'small'), 'small\n', { mode: 0o755 })
     writeFileSync(join(inputs, '.env'), 'KEY=secret')
     symlinkSync('/etc/shadow', join(inputs, 'way'))
-    const workspace = place('beside')
+    const workspace = tempDir('beside')
     writeFileSync(join(workspace, 'mine'), 'mine\n')
     const sandbox = await open({ workspace, read: [inputs], deny: [join(inputs, '.env')] })
     expect(
@@ -229,7 +235,7 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
     expect(readdirSync(inputs).sort()).toEqual(['.env', 'sub', 'way'])
   })
 
-  test('the host never looks into a disk that a guest wrote to', { timeout: MINUTES }, async () => {
+  test('the host neither mounts nor opens a disk that a guest wrote to', { timeout: MINUTES }, async () => {
     const mounts = (): string => readFileSync('/proc/self/mountinfo', 'utf8')
     const loops = (): string[] => readdirSync('/sys/block').filter((name) => name.startsWith('loop'))
     const ours = (): string[] =>
@@ -241,9 +247,9 @@ describe.skipIf(reason !== undefined)('trouble with machines', () => {
         }
       })
     const before = [mounts(), loops()]
-    const sandbox = await open({ workspace: place('disk') })
+    const sandbox = await open({ workspace: tempDir('disk') })
     await said(sandbox, 'echo made > file')
-    // Changed, taken back, and still: nothing is mounted, and nobody but the emulator has it open.
+    // After the changes were copied back: nothing is mounted, and only the emulator has the disk open.
     expect([mounts(), loops()]).toEqual(before)
     expect(ours()).toEqual([])
     await sandbox.close()

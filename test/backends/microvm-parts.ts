@@ -11,7 +11,7 @@ import { packageRoot, planOf } from '../conformance/world.ts'
 export const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 const preload = join(packageRoot(), 'dist', 'guest', 'ringfence-readonly.so')
 
-/** Why no machine can be started here; in CI that is a failure. */
+/** Why no virtual machine can be started on this host; in CI that is a failure. */
 export function whyNoMachine(): string | undefined {
   if (process.arch !== 'x64' || process.platform !== 'linux') return 'needs Linux on x64'
   const missing = ['/usr/bin/qemu-system-x86_64', '/usr/bin/mkfs.erofs'].find((file) => !existsSync(file))
@@ -27,11 +27,11 @@ export async function machineImages(): Promise<void> {
 
 export const emulator = (): Qemu => new Qemu({ agent, preload, accelerator: 'tcg' })
 
-/** The backend on an emulated processor: the only one that every machine has. */
+/** The backend with an emulated processor, which works on every host. */
 export const machines = (more: Partial<MicrovmParts> = {}) =>
   microvm({
     agent,
-    probePlan: () => planOf({ limits: { wallMs: 10_000 } }),
+    probePlan: (isolation) => planOf({ limits: { wallMs: 10_000 }, ...(isolation ? { isolation } : {}) }),
     images: testImages(),
     stateDir: testState(),
     driver: emulator(),
@@ -40,7 +40,7 @@ export const machines = (more: Partial<MicrovmParts> = {}) =>
     ...more,
   })
 
-/** Every QEMU that this process started, however deep in its jail. */
+/** Every QEMU process that this process started, also inside its jail. */
 export function emulators(): readonly number[] {
   const below = (pid: number): number[] => [pid, ...childrenOf(pid).flatMap(below)]
   return below(process.pid).filter((pid) => {

@@ -33,10 +33,18 @@ const reason = whyNoMachine()
 if (reason && process.env.CI) throw new Error(`microvm: ${reason}`)
 if (reason) process.stderr.write(`skipped: microvm: ${reason}\n`)
 
-/** Without --full: one attack of each guarantee that a machine could lose in its own way. */
+/** Without --full: one attack on each guarantee that a virtual machine implements differently. */
 const SOME = [
   ...['fs.read', 'fs.write', 'fs.protect', 'net.offline', 'net.fetch', 'proc.hidden', 'kernel.filtered'],
-  ...['kernel.separate', 'limit.memory', 'limit.pids', 'limit.cpu', 'cleanup'],
+  ...[
+    'kernel.separate',
+    'limit.memory',
+    'limit.pids',
+    'limit.cpu',
+    'cleanup',
+    'proc.between',
+    'secrets.between',
+  ],
 ]
 
 const said = async (sandbox: BackendSandbox, line: string): Promise<string> => {
@@ -53,7 +61,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
   beforeAll(async () => {
     await machineImages()
     workspace = mkdtempSync(join(tmpdir(), 'rf-microvm-'))
-    // The template; everything below starts from it.
+    // Creates the template that the tests below start from.
     await (await open()).close()
   }, 5 * MINUTES)
   afterAll(async () => {
@@ -61,7 +69,9 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     rmSync(workspace, { recursive: true, force: true })
   })
 
-  test('what is claimed is proven', { timeout: 60 * MINUTES }, async () => {
+  test('every guarantee that microvm claims holds against its attacks', {
+    timeout: 60 * MINUTES,
+  }, async () => {
     const args = [join(packageRoot(), 'dist', 'test', 'conformance.js'), '--json', '--backend', 'microvm']
     const small = FULL ? [] : ['--few', '1', '--only', SOME.join(',')]
     const { stdout } = await run(process.execPath, [...args, ...small], {
@@ -78,7 +88,9 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     expect(rows.find((row) => row.guarantee === 'limit.cpu')?.verdict).toBe('refused')
   })
 
-  test('two clones share no random byte, no name and no time', { timeout: MINUTES }, async () => {
+  test('two clones of a template have different random numbers, ids and host names, and the right time', {
+    timeout: MINUTES,
+  }, async () => {
     const line =
       'cat /proc/sys/kernel/random/uuid /proc/sys/kernel/random/boot_id /etc/machine-id; hostname; head -c16 /dev/urandom | od -An -tx1; date +%s'
     const clones = await Promise.all([open(), open()])
@@ -91,7 +103,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     await Promise.all(clones.map((one) => one.close()))
   })
 
-  test('root in a command is not root of the guest', { timeout: MINUTES }, async () => {
+  test('root in a command has no root rights in the guest', { timeout: MINUTES }, async () => {
     const sandbox = await open()
     const answers = await said(
       sandbox,
@@ -107,7 +119,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     const [devices, hidden, map] = answers.split('\n')
     expect(devices).not.toMatch(/vport|vd[a-z]|hvc|mem|port|kmsg/)
     expect(hidden).toBe('0')
-    // Whoever it is inside, outside it is user 100000.
+    // Every user in a command is user 100000 of the guest.
     expect(map).toMatch(/^\s*\d+\s+(100000|0)\s+1$/)
     expect(answers).toMatch(/printk.*(denied|not permitted|Read-only)/i)
     expect(answers).toMatch(/sysrq-trigger.*(denied|not permitted)/i)
@@ -116,7 +128,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     await sandbox.close()
   })
 
-  test('granted directories come in, and back, and protected names do not', {
+  test('granted directories are copied in and back, without changes to protected names', {
     timeout: MINUTES,
   }, async () => {
     mkdirSync(join(workspace, '.git', 'hooks'), { recursive: true })
@@ -136,7 +148,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     expect(existsSync(join(workspace, '.envrc'))).toBe(false)
   })
 
-  test('stands still, and knows what time it is when it goes on', { timeout: MINUTES }, async () => {
+  test('a resumed machine keeps its files and has the right time', { timeout: MINUTES }, async () => {
     const sandbox = await open()
     await said(sandbox, 'echo kept > /tmp/kept')
     await sandbox.pause()
@@ -149,7 +161,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     await sandbox.close()
   })
 
-  test('a machine from the pool is like any other', { timeout: MINUTES }, async () => {
+  test('a machine from the warm pool has its own id and an empty /tmp', { timeout: MINUTES }, async () => {
     const pooling = machines({ ready: 1 })
     const first = await open({}, pooling)
     const ids = [await said(first, 'cat /etc/machine-id')]
@@ -162,7 +174,9 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     await pooling.close()
   })
 
-  test('the emulator sits in its jail', { timeout: MINUTES }, async () => {
+  test('the emulator runs jailed: seccomp, no capabilities, own namespaces, no host directories', {
+    timeout: MINUTES,
+  }, async () => {
     const sandbox = await open()
     const [pid = 0] = emulators()
     expect(pid).toBeGreaterThan(0)
@@ -183,7 +197,9 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     await sandbox.close()
   })
 
-  test('leaves nothing, however often', { timeout: 60 * MINUTES }, async () => {
+  test('leaves no directories, processes, descriptors, cgroups or mounts after repeated create/close cycles', {
+    timeout: 60 * MINUTES,
+  }, async () => {
     const groups = (): string[] =>
       ['memory', 'pids', 'cpu'].flatMap((name) => {
         try {
@@ -212,7 +228,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     expect(left()).toEqual(before)
   })
 
-  test.runIf(FULL)('twenty that do nothing fit into 4 GiB', { timeout: 10 * MINUTES }, async () => {
+  test.runIf(FULL)('20 idle machines use less than 4 GiB of memory', { timeout: 10 * MINUTES }, async () => {
     const below = (pid: number): number[] => [pid, ...childrenOf(pid).flatMap(below)]
     const shareOf = (pid: number): number =>
       Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1] ?? 0)
@@ -230,15 +246,21 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     expect(kilobytes).toBeLessThan(4 * 1024 * 1024)
   })
 
-  test.runIf(FULL)('any image of ours can be its root', { timeout: 5 * MINUTES }, async () => {
-    await testImages().build('microvm-small', { kind: 'host', programs: ['sh', 'ls', 'cat'] })
-    const sandbox = await open({ image: 'microvm-small' })
-    expect(await said(sandbox, 'command -v node; ls /usr/bin | wc -l')).toMatch(/^\d{1,3}\n$/)
-    await sandbox.close()
-    testImages().remove('microvm-small')
-  })
+  test.runIf(FULL)(
+    'boots a root file system from any image of the image store',
+    { timeout: 5 * MINUTES },
+    async () => {
+      await testImages().build('microvm-small', { kind: 'host', programs: ['sh', 'ls', 'cat'] })
+      const sandbox = await open({ image: 'microvm-small' })
+      expect(await said(sandbox, 'command -v node; ls /usr/bin | wc -l')).toMatch(/^\d{1,3}\n$/)
+      await sandbox.close()
+      testImages().remove('microvm-small')
+    },
+  )
 
-  test('the same input makes the same image', { timeout: 2 * MINUTES }, async () => {
+  test('building an image twice from the same input gives the same digest', {
+    timeout: 2 * MINUTES,
+  }, async () => {
     const image = await testImages().build('microvm-probe', { kind: 'host', programs: ['sh', 'ls'] })
     const digests = []
     for (const round of [1, 2]) {
@@ -247,7 +269,7 @@ describe.skipIf(reason !== undefined)('microvm', () => {
       const kernel = join(testState(), 'images', 'microvm')
       for (const name of readdirSync(kernel).filter((file) => /^(kernel|vmlinux|module)/.test(file)))
         await run('cp', [join(kernel, name), join(stateDir, 'images', 'microvm', name)])
-      // Unpacked afresh each time, so that nothing of the first can help the second.
+      // Unpacked again each time, so that the second build reuses nothing of the first.
       const { ImageStore } = await import('../../src/backends/images/store.ts')
       const images = new ImageStore(stateDir)
       const own = await images.build('probe-image', { kind: 'host', programs: ['sh', 'ls'] })
@@ -259,7 +281,9 @@ describe.skipIf(reason !== undefined)('microvm', () => {
     testImages().remove('microvm-probe')
   })
 
-  test('a device node is no proof that guests run', { timeout: MINUTES }, async () => {
+  test('KVM counts as usable only if the processor supports virtualization, and TCG always works', {
+    timeout: MINUTES,
+  }, async () => {
     const usable = await probeKvm('/usr/bin/qemu-system-x86_64')
     const probe = await emulator().probe()
     expect(probe).toEqual({ usable: true, accelerator: 'tcg' })

@@ -11,7 +11,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type ComposeOptions, Sandbox } from '../../src/index.ts'
 
-/** What the tests of lasting sandboxes share. */
+/** Shared set-up for tests of persistent sandboxes. */
 export const FULL = Boolean(process.env.RINGFENCE_FULL)
 export const text = (bytes: Uint8Array | string): string => Buffer.from(bytes as Uint8Array).toString('utf8')
 export const sleep = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
@@ -31,7 +31,7 @@ export type TestHost = {
   readonly options: ComposeOptions
   /** A new sandbox on the workspace. */
   readonly open: (spec?: Record<string, unknown>) => Promise<Sandbox>
-  /** A script in the workspace, as the argv that runs it: what it does is not ours to judge. */
+  /** Writes a script to the workspace and returns the argv that runs it; the policy does not judge its content. */
   readonly script: (name: string, lines: string) => readonly string[]
   readonly drop: () => void
 }

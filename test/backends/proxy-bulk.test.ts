@@ -9,12 +9,15 @@ import { maxConnections } from '../../src/host/net/loopback.ts'
 import { Sandbox } from '../../src/index.ts'
 import { FULL, text } from './persistent-sandbox.ts'
 
-/** A sandbox's only way out: its socket is the host's, so nothing but the connection itself may come of it. */
+/** The proxy socket of a sandbox belongs to the host, so it must carry connections and nothing else. */
 
+/** TCP sockets that this process has open. */
+const served = (): number => process.getActiveResourcesInfo().filter((kind) => kind.startsWith('TCP')).length
+const IDLE = served()
 const BYTES = (FULL ? 256 : 16) * 1024 * 1024
 const hashOf = (bytes: Uint8Array): string => createHash('sha256').update(bytes).digest('hex')
 
-/** A sandbox whose one reachable place is this server. */
+/** A sandbox that can reach only this server. */
 async function sandboxFor(server: Server) {
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const at = `localhost:${(server.address() as AddressInfo).port}`
@@ -35,7 +38,7 @@ async function sandboxFor(server: Server) {
   return { sandbox, at, workspace, close }
 }
 
-test('four downloads and four uploads at once, byte for byte', { timeout: 120_000 }, async () => {
+test('four parallel downloads and four parallel uploads arrive unchanged', { timeout: 120_000 }, async () => {
   const all = randomBytes(BYTES)
   const got = new Set<string>()
   const server = createServer(async (request, response) => {
@@ -57,9 +60,9 @@ test('four downloads and four uploads at once, byte for byte', { timeout: 120_00
   await close()
 })
 
-test('a command finds nothing of the way its socket went, and nothing is left of it', async () => {
-  const served = (): number =>
-    process.getActiveResourcesInfo().filter((kind) => kind.startsWith('TCP')).length
+test('the proxy connection leaks no descriptors, variables or capabilities to a command, and is closed with the sandbox', async () => {
+  // Connections of the test before may still be closing.
+  await expect.poll(served, { timeout: 20_000 }).toBeLessThanOrEqual(IDLE)
   const before = served()
   const { sandbox, at, workspace, close } = await sandboxFor(
     createServer((_request, response) => response.end('hello')),
@@ -67,14 +70,14 @@ test('a command finds nothing of the way its socket went, and nothing is left of
   const look = `curl -sS --noproxy '' http://${at}/; ls /proc/self/fd | wc -l; env | grep -c NODE_CHANNEL; grep -c '^Cap[A-Za-z]*:.*[1-9a-f]' /proc/self/status; exit 0`
   writeFileSync(join(workspace, 'look.sh'), look)
   const { stdout } = await sandbox.exec(['bash', join(workspace, 'look.sh')])
-  // The three standard streams, and the directory that is being listed; then no channel, and no right over the network.
+  // Three standard streams and the listed directory; then no NODE_CHANNEL variable, and no capability.
   expect(text(stdout)).toBe('hello4\n0\n0\n')
   expect(served(), 'the server of this test and the sandbox').toBeGreaterThan(before + 1)
   await close()
-  await expect.poll(served).toBe(before)
+  await expect.poll(served, { timeout: 20_000 }).toBe(before)
 })
 
-test('a command that connects and says nothing takes only so many of our descriptors', async () => {
+test('idle connections to the proxy are limited, and later requests still work', async () => {
   const most = maxConnections()
   const { sandbox, at, workspace, close } = await sandboxFor(
     createServer((_request, response) => response.end('hello')),
@@ -104,7 +107,7 @@ sys.stdin.read()
   await close()
 })
 
-test('a client that takes its time to speak is heard', async () => {
+test('a client that sends its request after a delay is served', async () => {
   const { sandbox, at, workspace, close } = await sandboxFor(
     createServer((_, response) => response.end('late')),
   )

@@ -27,8 +27,8 @@ import { O_PATH, openChecked } from '../../src/host/files/walk-open.ts'
 import { judgePath, type PathOp, type PathPolicy } from '../../src/policy/paths/paths.ts'
 
 /**
- * The race cases of the corpus: what is judged is what is used, whatever happens in between. Each case runs once
- * with the swap exactly between check and use, then many times against a process that flips the tree all the time.
+ * The race cases of the corpus: the checked file is the one that is used, also if the tree changes in between. Each case runs once
+ * with the swap exactly between check and use, then many times while another process keeps changing the tree.
  */
 type Operation = Readonly<Record<string, string | readonly [string, string]>>
 type RaceCase = {
@@ -54,7 +54,7 @@ const cases = readFileSync(join(import.meta.dirname, '../corpus/paths.jsonl'), '
   .map((line) => JSON.parse(line) as RaceCase)
   .filter((row) => row.expect === 'no-escape')
 
-// Beyond the corpus: the same swap under a write and under a mount, where a mistake costs more than a read.
+// Beyond the corpus: the same swap for a write and for a mount.
 const ours: readonly RaceCase[] = [
   ...(['write', 'mount-rw'] as const).map((op) => ({
     id: `ours-${op}`,
@@ -114,7 +114,7 @@ const FLAGS: Partial<Record<PathOp, number>> = {
   'mount-rw': O_PATH,
 }
 
-/** Observe and judge; `undefined` where policy already says no. */
+/** Observes and judges a path; `undefined` if the policy denies it. */
 function judged(row: RaceCase, root: string): PathObservation | undefined {
   const policy: PathPolicy = {
     allowed: [{ path: join(root, 'workspace'), mode: 'rw' }],
@@ -126,7 +126,7 @@ function judged(row: RaceCase, root: string): PathObservation | undefined {
   return judgePath(policy, { path: row.path, op: row.op }, facts).verdict === 'allow' ? path : undefined
 }
 
-/** Uses what was judged the way the operation says; tells whether the use reached anything outside. */
+/** Uses the judged path as the operation says, and returns whether that reached anything outside. */
 function use(
   row: RaceCase,
   observation: PathObservation,
@@ -163,27 +163,27 @@ function outsideOf(row: RaceCase): { readonly inodes: ReadonlySet<string>; reado
   return { inodes, content: content.join('\n') }
 }
 
-it('finds the race cases', () => expect(cases.length).toBeGreaterThanOrEqual(6))
+it('the corpus has at least six race cases', () => expect(cases.length).toBeGreaterThanOrEqual(6))
 
 it.each([
   ['P0029', 'r'],
   ['P0038', 'w'],
   ['P0095', 'w'],
   ['ours-write', 'r+'],
-])('control: %s escapes when the judged text is simply opened', (id, flags) => {
+])('control: %s escapes when the checked path is opened by name', (id, flags) => {
   const found = [...cases, ...ours].find((row) => row.id === id)
   if (found === undefined) throw new Error(`no case ${id}`)
   const { root, row } = build(found, `${id}-control`)
   expect(judged(row, root)).toBeDefined()
   for (const operation of row.race.between_check_and_use) apply(operation)
   const fd = openSync(row.path, flags)
-  const place = readlinkSync(`/proc/self/fd/${fd}`)
+  const opened = readlinkSync(`/proc/self/fd/${fd}`)
   closeSync(fd)
-  expect(place.startsWith(`${root}/outside/`)).toBe(true)
+  expect(opened.startsWith(`${root}/outside/`)).toBe(true)
 })
 
 describe.each([...cases, ...ours])('$id $why', (corpusRow) => {
-  it('holds when the swap comes exactly between check and use', () => {
+  it('stays inside when the path is swapped between check and use', () => {
     const { root, row } = build(corpusRow, `${corpusRow.id}-once`)
     const observation = judged(row, root)
     expect(observation).toBeDefined()
@@ -193,7 +193,7 @@ describe.each([...cases, ...ours])('$id $why', (corpusRow) => {
     expect(outsideOf(row).content).toBe(before.content)
   })
 
-  it(`holds in ${TRIES} tries against a flipping tree`, async () => {
+  it(`stays inside in ${TRIES} tries while another process keeps swapping the path`, async () => {
     const { root, row } = build(corpusRow, `${corpusRow.id}-flip`)
     for (const operation of row.race.between_check_and_use) if ('file' in operation) apply(operation)
     const before = outsideOf(row)
@@ -206,13 +206,13 @@ describe.each([...cases, ...ours])('$id $why', (corpusRow) => {
     }
     await stop()
     expect(tally.escaped, JSON.stringify(tally)).toBe(0)
-    // A race in which policy always said no proves nothing about the use.
+    // If the policy denied every try, the test says nothing about the use.
     if (process.env.RINGFENCE_FULL) expect(tally.refused + tally.inside).toBeGreaterThan(0)
     expect(outsideOf(row).content).toBe(before.content)
   })
 })
 
-/** Takes away what a try created, so that the next one finds it missing again; never through a link. */
+/** Removes what a try created, never through a symlink, so that the next try starts without it. */
 function clear(row: RaceCase, root: string): void {
   const top = row.path.slice(`${root}/workspace/`.length).split('/')[0] as string
   const path = join(root, 'workspace', top)

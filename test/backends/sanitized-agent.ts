@@ -17,15 +17,15 @@ import { GuestSandbox } from '../../src/backends/guest-sandbox.ts'
 import { Session } from '../../src/host/guest/session.ts'
 import { packageRoot, planOf } from '../conformance/world.ts'
 
-/** The agent with sanitizers in it, serving a session in a plain bubblewrap without our fences. */
+/** The agent, compiled with sanitizers, in plain bubblewrap without our other isolation layers. */
 export type Rig = { readonly base: string; readonly workspace: string; readonly agent: string }
 
 const FLAGS = '-std=gnu11 -g -O1 -fno-strict-aliasing -fno-omit-frame-pointer -DRINGFENCE_TEST'.split(' ')
 const CHECKS = ['-fsanitize=address,undefined', '-fno-sanitize-recover=all']
-/** What the sanitizers exit with; nothing else in the agent does. */
+/** The exit code of the sanitizers, which the agent does not use otherwise. */
 export const REPORTED = 99
 
-/** Why it cannot be had here, or nothing. */
+/** Why this build is not available on this host, or nothing. */
 export function whyNot(): string | undefined {
   if (process.platform !== 'linux') return 'needs Linux'
   if (!existsSync('/usr/bin/gcc') || !existsSync('/usr/bin/bwrap')) return 'needs gcc and bubblewrap'
@@ -60,7 +60,7 @@ export function makeRig(): Rig {
 
 export const dropRig = (rig: Rig): void => rmSync(rig.base, { recursive: true, force: true })
 
-/** Everything that a sanitizer had to say so far. */
+/** All sanitizer reports so far. */
 export const reportsOf = ({ base }: Rig): string =>
   readdirSync(join(base, 'reports'))
     .map((name) => readFileSync(join(base, 'reports', name), 'utf8'))

@@ -14,7 +14,7 @@ import {
   whyNot,
 } from './sanitized-agent.ts'
 
-/** The agent's own code under the address and undefined-behaviour sanitizers: real work, then a host that lies. */
+/** The agent's own code under the address and undefined-behaviour sanitizers: real work, then malformed messages of the host. */
 
 const reason = whyNot()
 const FULL = Boolean(process.env.RINGFENCE_FULL)
@@ -30,7 +30,7 @@ describe.skipIf(reason)(`the agent under sanitizers${reason ? ` (skipped: ${reas
 
   const bytes = (size: number): Buffer => Buffer.from(Array.from({ length: size }, (_, i) => (i * 7) % 256))
 
-  test('a real session: commands, input, terminals, signals, the guard', { timeout: 120_000 }, async () => {
+  test('runs commands, input, terminals, signals and the guard', { timeout: 120_000 }, async () => {
     const { sandbox, served } = sandboxOn(rig)
     const text = async (script: string): Promise<string> =>
       Buffer.from((await sandbox.exec({ argv: ['bash', '-c', script] })).stdout).toString()
@@ -78,7 +78,7 @@ describe.skipIf(reason)(`the agent under sanitizers${reason ? ` (skipped: ${reas
     expect({ ...(await served.exited), reports: reportsOf(rig) }).toMatchObject({ said: '', reports: '' })
   })
 
-  test('files and archives', { timeout: 120_000 }, async () => {
+  test('reads and writes files and archives', { timeout: 120_000 }, async () => {
     const { sandbox } = sandboxOn(rig)
     const at = (...names: string[]): string => join(rig.workspace, ...names)
     const { files } = sandbox
@@ -111,7 +111,7 @@ describe.skipIf(reason)(`the agent under sanitizers${reason ? ` (skipped: ${reas
       },
     })
     expect(changes).toContain('copy/new')
-    // Archives that lie: every byte of the first blocks, and sizes that no file has.
+    // Malformed archives: every byte of the first blocks changed, and impossible sizes.
     const tries = FULL ? 1500 : 60
     for (let round = 0; round < tries; round++) {
       const bad = Buffer.from(tar.subarray(0, 8192))
@@ -132,7 +132,7 @@ describe.skipIf(reason)(`the agent under sanitizers${reason ? ` (skipped: ${reas
     expect(reportsOf(rig)).toBe('')
   })
 
-  test('streams both ways', { timeout: 60_000 }, async () => {
+  test('streams in both directions', { timeout: 60_000 }, async () => {
     const heard: string[] = []
     const { sandbox } = sandboxOn(rig, (stream) => {
       stream.on('data', (chunk: Buffer) => {
@@ -168,7 +168,9 @@ describe.skipIf(reason)(`the agent under sanitizers${reason ? ` (skipped: ${reas
     expect(reportsOf(rig)).toBe('')
   })
 
-  test('a host that lies can end the agent, never confuse it', { timeout: 1_200_000 }, async () => {
+  test('rejects or exits on malformed messages of the host, without a memory error', {
+    timeout: 1_200_000,
+  }, async () => {
     const rounds = FULL ? 300 : 8
     let frames = 0
     for (let round = 1; round <= rounds; round++) {
@@ -191,7 +193,7 @@ describe.skipIf(reason)(`the agent under sanitizers${reason ? ` (skipped: ${reas
       expect(code).not.toBe(REPORTED)
       expect(['SIGSEGV', 'SIGABRT', 'SIGBUS', 'SIGILL']).not.toContain(signal)
     }
-    // Most of it was heard by an agent that was still there.
+    // Most of the messages were received by an agent that was still running.
     expect(frames).toBeGreaterThan(rounds * 50)
   })
 })
@@ -258,4 +260,4 @@ function paxOf(record: string): Buffer {
   return Buffer.concat([header('x', record.length), body, header('0', 0), Buffer.alloc(1024)])
 }
 
-test('the rig speaks the protocol that the host does', () => expect(PROTOCOL_VERSION).toBe('9'))
+test('the test rig uses the protocol version of the host', () => expect(PROTOCOL_VERSION).toBe('10'))

@@ -14,7 +14,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/index.ts'
 import { makeTestHost, type TestHost, text, until } from './persistent-sandbox.ts'
 
-/** Files through the agent, in a sandbox that stays. */
+/** File operations through the agent, in a persistent sandbox. */
 
 let testHost: TestHost
 let sandbox: Sandbox
@@ -34,8 +34,8 @@ const read = async (source: AsyncIterable<Uint8Array>): Promise<Buffer> => {
   return Buffer.concat(parts)
 }
 
-describe('reading and writing', () => {
-  test('ranges, the end, beyond the end, and an early stop', async () => {
+describe('reading and writing files', () => {
+  test('reads ranges, stops at the end of the file, and can be stopped early', async () => {
     writeFileSync(at('digits'), '0123456789')
     const part = async (offset: number, length?: number): Promise<string> =>
       text(await sandbox.files.read(at('digits'), { offset, ...(length === undefined ? {} : { length }) }))
@@ -51,14 +51,14 @@ describe('reading and writing', () => {
     expect(text((await sandbox.exec(['echo', 'alive'])).stdout)).toBe('alive\n')
   })
 
-  test('a file that is larger than any memory is refused, and its beginning is not', async () => {
+  test('refuses to read a 1 TiB file whole, and reads a part of it', async () => {
     await sandbox.exec(['truncate', '-s', '1T', 'endless'])
     await expect(sandbox.files.read(at('endless'))).rejects.toMatchObject({ code: 'too-large' })
     expect(await sandbox.files.read(at('endless'), { length: 10 })).toHaveLength(10)
     await sandbox.exec(['rm', 'endless'])
   })
 
-  test('many megabytes as a stream, both ways', { timeout: 60_000 }, async () => {
+  test('streams 32 MB in both directions unchanged', { timeout: 60_000 }, async () => {
     const hash = createHash('sha256')
     async function* parts(): AsyncGenerator<Uint8Array> {
       for (let part = 0; part < 320; part++) {
@@ -74,7 +74,7 @@ describe('reading and writing', () => {
     expect(statSync(at('new', 'dir', 'big')).size).toBe(320 * 100_003)
   })
 
-  test('a source that fails ends the write', async () => {
+  test('fails if the source of a write fails', async () => {
     async function* broken(): AsyncGenerator<Uint8Array> {
       yield Buffer.from('half')
       throw new Error('the source broke')
@@ -82,7 +82,7 @@ describe('reading and writing', () => {
     await expect(sandbox.files.write(at('half'), broken())).rejects.toThrow('the source broke')
   })
 
-  test('what is not a file, and what is not there', async () => {
+  test('reports directories, pipes and missing files with their own error codes', async () => {
     mkdirSync(at('a-dir'))
     await sandbox.exec(['mkfifo', 'a-pipe'])
     await expect(sandbox.files.read(at('a-dir'))).rejects.toMatchObject({ code: 'invalid-input' })
@@ -93,7 +93,7 @@ describe('reading and writing', () => {
   })
 
   test.each(['/etc/shadow', '/root', '/proc/1/environ', '/nonexistent', '/usr/bin/planted'])(
-    'outside of what is granted absent and denied read the same: %s',
+    'a path outside the grants gives the same error whether it exists or not: %s',
     async (path) => {
       await expect(sandbox.files.write(path, 'x')).rejects.toMatchObject({ code: 'path-traversal' })
       if (!path.startsWith('/usr'))
@@ -101,7 +101,7 @@ describe('reading and writing', () => {
     },
   )
 
-  test('protected names and links that lead out are as closed as for a command', async () => {
+  test('refuses protected names, and writes nothing through a symlink that leads out', async () => {
     symlinkSync(testHost.base, at('out'))
     await expect(sandbox.files.write(at('.envrc'), 'x')).rejects.toMatchObject({ code: 'path-traversal' })
     // Its own /tmp may have a directory of that name; the host's has nothing new.
@@ -139,14 +139,14 @@ describe('directories', () => {
     expect([existsSync(at('moved')), existsSync(at('t', 'one'))]).toEqual([false, true])
   })
 
-  test('names with every sign that a name may have', async () => {
+  test('accept names with any character that a file name may have', async () => {
     const odd = ['two words', 'line\nbreak', 'tab\t', '-dash', 'ünïcode 文', 'quote\'"', '*?[x]']
     for (const name of odd) await sandbox.files.write(at('odd', name), name)
     expect(await sandbox.files.list(at('odd'))).toEqual([...odd].sort())
     for (const name of odd) expect(text(await sandbox.files.read(at('odd', name)))).toBe(name)
   })
 
-  test('watch hears changes below, also in directories that come later', async () => {
+  test('watch reports changes below a directory, also in directories created later', async () => {
     mkdirSync(at('watched', 'inner'), { recursive: true })
     const stop = new AbortController()
     const seen = new Set<string>()
@@ -175,8 +175,8 @@ describe('directories', () => {
   })
 })
 
-describe('archives', () => {
-  test('there and back: long names, links, modes, empty things', async () => {
+describe('tar archives', () => {
+  test('keep long names, links, modes and empty directories', async () => {
     const long = join('n'.repeat(200), 'm'.repeat(200))
     mkdirSync(at('pack', long), { recursive: true })
     mkdirSync(at('pack', 'empty'))
@@ -192,17 +192,17 @@ describe('archives', () => {
     expect(readlinkSync(at('unpacked', 'far'))).toBe('/'.concat('x'.repeat(300)))
     expect(statSync(at('unpacked', 'run.sh')).mode & 0o777).toBe(0o755)
     expect(statSync(at('unpacked', 'empty')).isDirectory()).toBe(true)
-    // And the system's own tar agrees on what it is.
+    // The system's tar reads the same content.
     writeFileSync(at('pack.tar'), tar)
     expect(text((await sandbox.exec('tar -tf pack.tar | sort | tail -1')).stdout)).toBe('run.sh\n')
   })
 
   test.each([
     ['dots', '../escaped', ''],
-    ['dots inside', 'a/../../escaped', ''],
-    ['a link that leads out', 'way/escaped', '..'],
+    ['a path with `..`', 'a/../../escaped', ''],
+    ['a symlink out of the directory', 'way/escaped', '..'],
     ['an absolute link', 'way/escaped', 'BASE'],
-  ])('nothing is unpacked above the directory: %s', async (_, name, link) => {
+  ])('unpack nothing above the target directory: %s', async (_, name, link) => {
     const target = link === 'BASE' ? testHost.base : link
     const parts = [
       ...(target ? [entry('way', '2', '', target)] : []),
@@ -214,7 +214,7 @@ describe('archives', () => {
       expect(existsSync(place)).toBe(false)
   })
 
-  test('an absolute name stays below, and a protected one is refused', async () => {
+  test('with an absolute path are unpacked below the target; with a protected name they are refused', async () => {
     await sandbox.files.unpack(at('abs'), [
       Buffer.concat([entry('/etc/passwd', '0', 'mine'), Buffer.alloc(1024)]),
     ])
@@ -224,13 +224,13 @@ describe('archives', () => {
     expect(existsSync(at('abs', '.git'))).toBe(false)
   })
 
-  test('one that is cut off is an error', async () => {
+  test('that are truncated are an error', async () => {
     const cut = entry('f', '0', 'x'.repeat(2000)).subarray(0, 1000)
     await expect(sandbox.files.unpack(at('cut'), [cut])).rejects.toThrow()
   })
 })
 
-/** One entry of an archive, as somebody hostile would write it. */
+/** One entry of a hostile archive. */
 function entry(name: string, type: string, content: string, link = ''): Buffer {
   const block = Buffer.alloc(512)
   block.write(name, 0)

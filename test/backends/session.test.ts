@@ -18,8 +18,8 @@ afterAll(() => testHost.drop())
 const said = async (sandbox: Sandbox, argv: readonly string[] | string): Promise<string> =>
   text((await sandbox.exec(argv)).stdout)
 
-describe('one sandbox, many commands', () => {
-  test('/tmp, processes and the network stay between them', async () => {
+describe('many commands in one sandbox', () => {
+  test('share /tmp, processes and the network', async () => {
     await using sandbox = await testHost.open()
     await sandbox.exec('echo kept > /tmp/note')
     expect(await said(sandbox, ['cat', '/tmp/note'])).toBe('kept\n')
@@ -29,7 +29,7 @@ describe('one sandbox, many commands', () => {
       expect((await sandbox.exec(['true'])).outcome).toEqual({ kind: 'exited', code: 0 })
   })
 
-  test('each has its own variables, directory, exit code and errors', async () => {
+  test('have their own variables, working directory, exit code and errors', async () => {
     await using sandbox = await testHost.open({ env: { SHARED: 'yes' } })
     const own = await sandbox.exec('echo $SHARED $OWN; pwd; exit 7', { env: { OWN: '1' }, cwd: '/tmp' })
     expect(text(own.stdout)).toBe('yes 1\n/tmp\n')
@@ -39,15 +39,15 @@ describe('one sandbox, many commands', () => {
     expect((await sandbox.exec(['no-such-program'])).outcome).toEqual({ kind: 'exited', code: 127 })
   })
 
-  const [execs, places] = FULL ? [1000, 64] : [60, 8]
-  test(`${execs} at once over ${places} sandboxes: no output lost or mixed`, {
+  const [execs, sandboxCount] = FULL ? [1000, 64] : [60, 8]
+  test(`${execs} parallel commands in ${sandboxCount} sandboxes: no output lost or mixed`, {
     timeout: 600_000,
   }, async () => {
     testHost.script(
       'sum.sh',
       'for i in 1 2 3 4 5 6 7 8; do echo "$1 line $i"; done; head -c 50000 /dev/zero | tr "\\0" "$2"',
     )
-    const sandboxes = await Promise.all(Array.from({ length: places }, () => testHost.open()))
+    const sandboxes = await Promise.all(Array.from({ length: sandboxCount }, () => testHost.open()))
     const expected = (id: number): string => {
       const lines = Array.from({ length: 8 }, (_, i) => `${id} line ${i + 1}\n`).join('')
       return createHash('sha256')
@@ -55,7 +55,7 @@ describe('one sandbox, many commands', () => {
         .digest('hex')
     }
     const one = async (id: number): Promise<boolean> => {
-      const sandbox = sandboxes[id % places] as Sandbox
+      const sandbox = sandboxes[id % sandboxCount] as Sandbox
       const { stdout } = await sandbox.exec(['bash', 'sum.sh', String(id), String(id % 10)])
       return createHash('sha256').update(stdout).digest('hex') === expected(id)
     }
@@ -65,8 +65,8 @@ describe('one sandbox, many commands', () => {
   })
 })
 
-describe('bytes in and out', () => {
-  test('input of many windows is returned unchanged', async () => {
+describe('input and output', () => {
+  test('input larger than many flow-control windows is returned unchanged', async () => {
     await using sandbox = await testHost.open()
     const input = Buffer.alloc(5_000_000, 'abcdefg')
     const { stdoutBytes } = await sandbox.exec(['cat'], { stdin: input })
@@ -91,7 +91,7 @@ describe('bytes in and out', () => {
     })
     expect(outcome).toEqual({ kind: 'exited', code: 0 })
     expect(got).toBe(size)
-    // One window is under way, however slow the reader is.
+    // At most one window is in flight, however slow the reader is.
     expect(most).toBeLessThanOrEqual(256 * 1024)
     expect(process.memoryUsage().rss - before).toBeLessThan(64 * 1024 * 1024)
   })
@@ -107,7 +107,7 @@ describe('bytes in and out', () => {
     expect(await writing).toBe('refused')
   })
 
-  test('standard error is separate, and all output arrives before the exit', async () => {
+  test('stderr is separate, and all output arrives before the exit', async () => {
     await using sandbox = await testHost.open()
     for (let round = 0; round < 20; round++) {
       const done = await sandbox.exec('echo out; echo err >&2; printf last')
@@ -117,7 +117,7 @@ describe('bytes in and out', () => {
 })
 
 describe('a terminal', () => {
-  test('has a size that follows, a foreground job, and control characters', async () => {
+  test('passes on resizes, the foreground process group and control characters', async () => {
     await using sandbox = await testHost.open()
     let seen = ''
     const shell = await sandbox.spawn(['bash', '--norc', '-i'], {
@@ -147,8 +147,8 @@ describe('a terminal', () => {
   })
 })
 
-describe('signals and what is left running', () => {
-  test('a signal reaches the whole group, also right after the start', async () => {
+describe('signals and background processes', () => {
+  test('a signal reaches the whole process group, also right after the start', async () => {
     await using sandbox = await testHost.open()
     for (let round = 0; round < 10; round++) {
       const running = await sandbox.spawn(['sleep', '60'])
@@ -176,7 +176,7 @@ describe('signals and what is left running', () => {
     expect(await until(() => countOf(marker) === 0)).toBe(true)
   })
 
-  test('a server that keeps running is reached through its port', async () => {
+  test('a server in the background is reached through its port', async () => {
     await using sandbox = await testHost.open({ network: { mode: 'loopback' } })
     writeFileSync(join(testHost.workspace, 'index.html'), 'hello from inside')
     const server = await sandbox.spawn(
@@ -229,11 +229,11 @@ print(total)`,
 })
 
 describe('a full disk', () => {
-  test('stops who filled it and nobody else; what is there can be read and removed, and then there is room', async () => {
+  test('stops only the command that filled it; files can be read and removed, then writing works again', async () => {
     await using sandbox = await testHost.open({ limits: { diskMb: 4 } })
     const filled = await sandbox.exec('for i in 1 2 3 4; do head -c 3M /dev/zero > full$i; done; sleep 60')
     expect(filled.outcome).toEqual({ kind: 'stopped', limit: 'disk' })
-    // Longer than the pause between two looks.
+    // Longer than the interval between two measurements.
     const reader = await sandbox.exec('wc -c < full1; sleep 0.3; echo read')
     expect(reader.outcome).toEqual({ kind: 'exited', code: 0 })
     expect(text(reader.stdout)).toBe('3145728\nread\n')
@@ -246,7 +246,7 @@ describe('a full disk', () => {
     expect(await said(sandbox, 'rm -r full*; echo again > full6; cat full6; rm full6')).toBe('again\n')
   })
 
-  test('a deleted file counts while a process holds it open, and no longer afterwards', async () => {
+  test('still counts a deleted file while a process holds it open', async () => {
     await using sandbox = await testHost.open({ limits: { diskMb: 4 } })
     const fill = (body: string): readonly string[] => {
       writeFileSync(
@@ -265,7 +265,7 @@ describe('a full disk', () => {
     expect(await said(sandbox, testHost.script('brief.sh', brief))).toBe('done\n')
   })
 
-  test('files that were created and removed do not count', async () => {
+  test('does not count files that were created and removed', async () => {
     await using sandbox = await testHost.open({ limits: { diskMb: 4 } })
     const python = (name: string, ...lines: readonly string[]): readonly string[] => {
       writeFileSync(join(testHost.workspace, name), ['import os,time', ...lines].join('\n'))
@@ -289,7 +289,7 @@ describe('a full disk', () => {
 })
 
 describe('limits of one command', () => {
-  test('a result that nobody limited ends where our memory would; what is taken as it comes does not', async () => {
+  test('output collected in memory is limited by default; output taken as a stream is not', async () => {
     await using sandbox = await testHost.open()
     const flood = ['head', '-c', '20000000', '/dev/zero']
     const { outcome, stdout, truncated } = await sandbox.exec(flood)
@@ -306,7 +306,7 @@ describe('limits of one command', () => {
     expect(asked.stdout.length).toBe(20_000_000)
   })
 
-  test('time, idle time and output; the sandbox continues', async () => {
+  test('time, idle time and output limits stop the command, and the sandbox continues', async () => {
     await using sandbox = await testHost.open()
     const stopped = async (script: string, limits: Record<string, number>) =>
       (await sandbox.exec(testHost.script('limit.sh', script), { limits })).outcome
@@ -316,7 +316,7 @@ describe('limits of one command', () => {
     expect(await said(sandbox, ['echo', 'alive'])).toBe('alive\n')
   })
 
-  test('memory in its own cgroup; another command in the same sandbox is not affected', async () => {
+  test('a memory limit stops only this command', async () => {
     await using sandbox = await testHost.open({ limits: { memoryMb: 600 } })
     const neighbour = await sandbox.spawn(['sleep', '30'])
     copyFileSync(join(packageRoot(), 'dist', 'guest', 'ringfence-probe'), join(testHost.workspace, 'probe'))
@@ -330,15 +330,15 @@ describe('limits of one command', () => {
   })
 
   const STUBBORN: readonly (readonly [string, string])[] = [
-    ['ignores the request', 'trap "" TERM INT HUP; while :; do sleep MARK; done'],
-    ['is forked twice', '(trap "" TERM; (sleep MARK & sleep MARK) & ); trap "" TERM; sleep MARK'],
+    ['ignores SIGTERM', 'trap "" TERM INT HUP; while :; do sleep MARK; done'],
+    ['forks twice', '(trap "" TERM; (sleep MARK & sleep MARK) & ); trap "" TERM; sleep MARK'],
     [
-      'has a session of its own',
+      'starts a session of its own',
       'trap "" TERM; setsid bash -c "trap : TERM; sleep MARK; sleep MARK" & sleep MARK',
     ],
-    ['is stopped', 'trap "" TERM; (sleep MARK) & kill -STOP $!; kill -STOP $$; sleep MARK'],
+    ['stops itself with SIGSTOP', 'trap "" TERM; (sleep MARK) & kill -STOP $!; kill -STOP $$; sleep MARK'],
   ]
-  test.each(STUBBORN)('the end comes for one that %s', async (_, lines) => {
+  test.each(STUBBORN)('a time limit stops a command that %s', async (_, lines) => {
     await using sandbox = await testHost.open()
     const marker = `72.${process.pid}${Math.floor(Math.random() * 1e6)}`
     const started = Date.now()
@@ -356,7 +356,7 @@ describe('limits of one command', () => {
     expect(await said(sandbox, ['echo', 'alive'])).toBe('alive\n')
   })
 
-  test('killing its subreaper ends everything that the command started', async () => {
+  test('killing the subreaper ends every process of the command', async () => {
     await using sandbox = await testHost.open()
     const marker = `73.${process.pid}`
     const lines = `setsid sleep ${marker} & (sleep ${marker} & ) ; sleep 0.2; kill -9 $PPID; sleep ${marker}`
@@ -366,7 +366,7 @@ describe('limits of one command', () => {
     expect(await said(sandbox, ['echo', 'alive'])).toBe('alive\n')
   })
 
-  test('killing every visible process ends no more than the sandbox', async () => {
+  test('killing every visible process ends only this sandbox', async () => {
     await using sandbox = await testHost.open()
     await sandbox.exec(testHost.script('all.sh', 'kill -9 -1; sleep 1')).catch(() => {})
     await using other = await testHost.open()
@@ -374,8 +374,8 @@ describe('limits of one command', () => {
   })
 })
 
-describe('the end of a sandbox', () => {
-  test('has a reason: closed, or lost', async () => {
+describe('a sandbox', () => {
+  test('reports why it ended, and rejects running and later commands', async () => {
     const closed = await testHost.open()
     await closed.exec(['true'])
     const waiting = closed.exec(['sleep', '60']).catch((error: { code: string }) => error.code)
@@ -386,7 +386,7 @@ describe('the end of a sandbox', () => {
     await expect(closed.exec(['true'])).rejects.toMatchObject({ code: 'wrong-state' })
   })
 
-  test('the isolation layers are active for each command, as the kernel reports them', async () => {
+  test('has all isolation layers active for each command, as the kernel reports them', async () => {
     await using sandbox = await testHost.open()
     const layers = await sandbox.layers()
     expect(layers).toEqual(expect.arrayContaining(['seccomp', 'no-new-privs', 'no-capabilities', 'guard']))
@@ -402,7 +402,7 @@ describe('the end of a sandbox', () => {
     expect((await sandbox.exec(['true'])).layers).toEqual(layers)
   })
 
-  test('when the host process is killed, nothing is left', async () => {
+  test('leaves no process when the host process is killed', async () => {
     const marker = `74.${process.pid}`
     const program = `
       import { Sandbox } from ${JSON.stringify(join(packageRoot(), 'dist', 'index.js'))}

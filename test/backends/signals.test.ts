@@ -19,7 +19,7 @@ test.each(
       (signal) => [backend, signal] as const,
     ),
   ),
-)('%s: %s', async (backend, signal) => {
+)('%s: %s to `ringfence run` reaches the command', async (backend, signal) => {
   const child = spawn(...cli(['run', '--backend', backend, '--yes', '-c', WAITS]), {
     cwd: join(base, 'work'),
     env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: join(base, 'state') },
@@ -36,4 +36,19 @@ test.each(
   const code = await new Promise((resolve) => child.on('close', resolve))
   expect(said).toContain(`got ${signal.slice(3)}`)
   expect(code).toBe(7)
+})
+
+test('SIGTERM ends a run whose output is not read', async () => {
+  const child = spawn(...cli(['run', '--idle', '60', '--', 'yes']), {
+    cwd: join(base, 'work'),
+    env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: join(base, 'state') },
+    stdio: ['ignore', 'pipe', 'ignore'],
+  })
+  // The first chunk shows that the command runs; after it, nothing is read.
+  await new Promise((resolve) => child.stdout.once('data', resolve))
+  child.stdout.pause()
+  await new Promise((resolve) => setTimeout(resolve, 500))
+  child.kill('SIGTERM')
+  expect(await new Promise((resolve) => child.on('exit', resolve))).toBe(143)
+  child.stdout.destroy()
 })

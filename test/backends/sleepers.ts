@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { descendantsOf } from '../../src/host/system.ts'
 
-/** Many sandboxes that sleep: they cost disk, not memory. */
+/** Many paused sandboxes: they use disk instead of memory. */
 
 /** How many sandboxes sleep at the same time in these tests, which run with full counts only. */
 export const SLEEPERS = 100
@@ -18,7 +18,7 @@ function rollup(pid: number): string {
   try {
     return readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8')
   } catch {
-    // It has ended meanwhile.
+    // The process has exited.
     return ''
   }
 }

@@ -6,7 +6,7 @@ import { Sandbox } from '../../src/index.ts'
 import { cliWords } from '../cli/program.ts'
 import { FULL, makeTestHost, type TestHost, text } from './persistent-sandbox.ts'
 
-/** Workspaces as people have them: on other file systems, of other owners, large. */
+/** Workspaces on other file systems, of other owners, and large ones. */
 
 let testHost: TestHost
 beforeAll(() => {
@@ -16,9 +16,9 @@ afterAll(() => testHost.drop())
 
 const isRoot = process.getuid?.() === 0
 
-/** Mounts in a mount namespace of its own, so that the machine has none of them afterwards. */
+/** Mounts in a separate mount namespace, so that no mount is left on the host. */
 function runMounted(mounts: string): string {
-  // In a file: what a script does is not judged, it meets the wall.
+  // In a script file: the policy judges only the command line, the sandbox limits the script.
   const work = 'echo written > f; mkdir d; mv f d/; cat d/f; mkdir .git || echo refused'
   const run = `echo '${work}' > "$W/work.sh"; ${cliWords()} run --workspace "$W" -- bash work.sh`
   const { stdout, stderr } = spawnSync(
@@ -48,29 +48,56 @@ describe('a workspace on another file system', () => {
       'a bind mount of a directory inside itself',
       'mkdir -p i/in; mount --bind i i; mount --bind i/in i/in; W=$PWD/i',
     ],
-  ])('%s', (_, mounts) => {
+  ])('can be written, with its protected names: %s', (_, mounts) => {
     const said = runMounted(mounts)
     expect(said).toContain('written\n')
     expect(said).toContain('refused')
   })
 })
 
-describe.runIf(isRoot)('a root caller with somebody else’s workspace', () => {
-  test('works as that user: writes are theirs, and root’s things stay out of reach', async () => {
-    const place = join(testHost.base, 'theirs')
-    mkdirSync(join(place, 'sub'), { recursive: true })
+describe.runIf(isRoot)('root with a workspace of another user', () => {
+  test('runs commands as that user, and new files belong to that user', async () => {
+    const theirs = join(testHost.base, 'theirs')
+    mkdirSync(join(theirs, 'sub'), { recursive: true })
     execFileSync('chmod', ['755', testHost.base])
-    for (const path of [place, join(place, 'sub')]) chownSync(path, 54321, 54321)
-    await using sandbox = await Sandbox.create({ workspace: place }, { ...testHost.options, cwd: place })
+    for (const path of [theirs, join(theirs, 'sub')]) chownSync(path, 54321, 54321)
+    await using sandbox = await Sandbox.create({ workspace: theirs }, { ...testHost.options, cwd: theirs })
     await sandbox.exec('echo x > sub/mine')
-    await sandbox.files.write(join(place, 'sub', 'streamed'), 'x')
-    for (const name of ['mine', 'streamed']) expect(statSync(join(place, 'sub', name)).uid).toBe(54321)
+    await sandbox.files.write(join(theirs, 'sub', 'streamed'), 'x')
+    for (const name of ['mine', 'streamed']) expect(statSync(join(theirs, 'sub', name)).uid).toBe(54321)
     expect(text((await sandbox.exec(['id', '-u'])).stdout)).toBe('54321\n')
   })
 })
 
+describe.runIf(isRoot)('root without a workspace', () => {
+  // The kernel counts inotify instances per user of the host.
+  const TAKE = `import ctypes, time
+libc = ctypes.CDLL(None)
+taken = 0
+while taken < 10000 and libc.inotify_init1(0) >= 0: taken += 1
+print(taken, flush=True)
+`
+  test('runs each sandbox as a user of its own, so that none takes what the kernel gives to one user', async () => {
+    const options = { ...testHost.options, cwd: testHost.base }
+    await using greedy = await Sandbox.create({ preset: 'read-only', backend: 'bubblewrap' }, options)
+    await using other = await Sandbox.create({ preset: 'read-only', backend: 'bubblewrap' }, options)
+    expect(text((await greedy.exec(['id', '-u'])).stdout)).toBe('65534\n')
+    const held = new AbortController()
+    const first = await new Promise((resolve) => {
+      const output = (_: unknown, chunk: Uint8Array) => resolve(Number(text(chunk)))
+      greedy
+        .exec(['python3', '-c', `${TAKE}time.sleep(60)`], { output, signal: held.signal })
+        .then(resolve, resolve)
+    })
+    const second = Number(text((await other.exec(['python3', '-c', TAKE])).stdout))
+    held.abort()
+    expect(second).toBeGreaterThan(0)
+    expect(second).toBe(first)
+  })
+})
+
 describe('a large tree', () => {
-  test('5,000 files cost nothing at the start', { timeout: 120_000 }, async () => {
+  test('with 5,000 files does not slow down the start', { timeout: 120_000 }, async () => {
     const large = join(testHost.base, 'large')
     for (let dir = 0; dir < 50; dir++) {
       mkdirSync(join(large, `package-${dir}`, 'src'), { recursive: true })

@@ -13,7 +13,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { BrokerKit } from './broker-kit.ts'
 
-/** Who must not be served by the broker, and who must not reach it. */
+/** Callers that the broker must not serve, and callers that must not reach it. */
 
 const isRoot = process.getuid?.() === 0
 const ORDINARY = 54321
@@ -27,12 +27,12 @@ afterAll(() => kit.remove())
 
 const has = (program: string): boolean => spawnSync('which', [program]).status === 0
 
-test('only its user can reach the socket', () => {
+test('only its user can open the broker socket', () => {
   expect([statSync(broker).mode & 0o777, statSync(kit.socket).mode & 0o777]).toEqual([0o700, 0o600])
   expect(kit.isServed()).toBe(true)
 })
 
-describe('a caller that sees or may do something else is left to Node', () => {
+describe('the broker does not serve a caller with', () => {
   const unshared = (flags: readonly string[]): readonly string[] => ['unshare', ...flags, '--']
   const rows: readonly [string, readonly string[], boolean][] = [
     ['another user namespace', unshared(['-U', '-r']), true],
@@ -45,8 +45,8 @@ describe('a caller that sees or may do something else is left to Node', () => {
     ['no new privileges', ['setpriv', '--no-new-privs'], has('setpriv')],
     ['fewer capabilities', ['setpriv', '--bounding-set', '-sys_admin'], isRoot && has('setpriv')],
     ['other groups', ['setpriv', '--groups', '12345'], isRoot && has('setpriv')],
-    ['another mask of new files', ['sh', '-c', 'umask 077; exec "$@"', '-'], true],
-    ['other limits', ['sh', '-c', 'ulimit -c 0; ulimit -t 1000; exec "$@"', '-'], true],
+    ['another umask', ['sh', '-c', 'umask 077; exec "$@"', '-'], true],
+    ['other resource limits', ['sh', '-c', 'ulimit -c 0; ulimit -t 1000; exec "$@"', '-'], true],
   ]
   for (const [name, before, can] of rows)
     test.runIf(can)(name, () => {
@@ -54,7 +54,7 @@ describe('a caller that sees or may do something else is left to Node', () => {
       expect(kit.run(['check', 'command', 'true'], { before }).code).toBe(0)
     })
 
-  // Nothing in /proc tells that a process is below a Landlock domain; it cannot read the secret of the listener.
+  // /proc does not show that a process is in a Landlock domain; but such a process cannot read the listener secret.
   test.runIf(isRoot)('a Landlock domain, without no_new_privs', () => {
     const script = `
 import ctypes, os, sys
@@ -76,7 +76,7 @@ os.execv(sys.argv[1], sys.argv[1:])`
     expect(kit.isServed({ before: ['unshare', '-m', 'sh', '-c', script, '-'] })).toBe(false)
   })
 
-  test.runIf(isRoot)('another user, even with a socket that everybody may open', () => {
+  test.runIf(isRoot)('another user id, even if the socket is open to everybody', () => {
     const before = ['setpriv', '--reuid', String(ORDINARY), '--regid', String(ORDINARY), '--clear-groups']
     for (const path of [kit.state, broker]) chmodSync(path, 0o777)
     chmodSync(kit.socket, 0o666)
@@ -92,14 +92,15 @@ os.execv(sys.argv[1], sys.argv[1:])`
   })
 })
 
-/** Connects, sends a request as the front does but for the secret, and tells what comes back. */
+/** Connects, sends a request as the front does but without the secret, and returns the answer. */
 function knock(socket: string, before: readonly string[] = []): string {
   const script = `
 import socket, struct
 s = socket.socket(socket.AF_UNIX)
 try:
     s.connect('${socket}')
-    body = b'1\\0' + b'0' * 64 + b'\\0x\\0/usr/bin/node\\x00000\\0/\\x003\\0check\\0command\\0true\\x000\\0'
+    shown = s.recv(64, socket.MSG_WAITALL)
+    body = b'2\\0' + b'0' * 64 + b'\\0x\\0/usr/bin/node\\x00000\\0/\\x003\\0check\\0command\\0true\\x000\\0'
     s.sendall(b'R' + struct.pack('>I', len(body)) + body)
     answer = s.recv(5)
     print(answer[:1].decode() or 'closed')
@@ -111,13 +112,13 @@ except OSError as error:
   return execFileSync(file as string, args, { encoding: 'utf8' }).trim()
 }
 
-test('without the secret of the listener there is no service', () => {
+test('a request without the listener secret is refused', () => {
   expect(knock(kit.socket)).toBe('N')
 })
 
-describe('a directory that is not ours alone is not used', () => {
+describe('the front does not use a broker directory that is', () => {
   const moved = join(kit.state, 'elsewhere')
-  test('a symbolic link in its place', () => {
+  test('a symlink', () => {
     renameSync(broker, moved)
     symlinkSync(moved, broker)
     try {
@@ -129,20 +130,20 @@ describe('a directory that is not ours alone is not used', () => {
     expect(kit.isServed()).toBe(true)
   })
 
-  test('one that others may enter', () => {
+  test('accessible to other users', () => {
     chmodSync(broker, 0o755)
     expect(kit.isServed()).toBe(false)
     chmodSync(broker, 0o700)
   })
 
-  test.runIf(isRoot)('one of another user', () => {
+  test.runIf(isRoot)('owned by another user', () => {
     chownSync(broker, ORDINARY, ORDINARY)
     expect(kit.isServed()).toBe(false)
     chownSync(broker, 0, 0)
     expect(kit.isServed()).toBe(true)
   })
 
-  test('a socket that nobody listens on', () => {
+  test('without a listening socket', () => {
     renameSync(kit.socket, `${kit.socket}.ours`)
     execFileSync('python3', ['-c', `import socket; socket.socket(socket.AF_UNIX).bind('${kit.socket}')`])
     try {
@@ -154,7 +155,7 @@ describe('a directory that is not ours alone is not used', () => {
   })
 })
 
-describe('a sandbox does not reach it', () => {
+describe('a sandbox cannot reach the broker', () => {
   const script = (path: string): string =>
     `import os, socket; print(os.path.exists('${path}'));\ntry:\n s = socket.socket(socket.AF_UNIX); s.connect('${path}'); s.send(b'x'); print('answer', s.recv(1))\nexcept OSError as error: print('refused')`
 
@@ -170,11 +171,11 @@ describe('a sandbox does not reach it', () => {
     ['as a socket', ['--unix-socket', kit.socket]],
     ['as a mount', ['--mount', `${broker}:/broker`]],
     ['as a directory', ['--read', broker]],
-  ])('nobody can give it to one: %s', (_, flags) => {
+  ])('nor can its socket be granted %s', (_, flags) => {
     expect(kit.run(['run', ...flags, '--', 'true'])).toMatchObject({ code: 126 })
   })
 
-  test('with full access and another state directory, which hides only its own', () => {
+  test('with full access and another state directory', () => {
     const env = { RINGFENCE_HOME: join(kit.base, 'other-state') }
     const args = ['run', '--yes', '--preset', 'danger-full-access', '--', 'python3', '-c', script(kit.socket)]
     expect(kit.run(args, { env }).stdout).not.toContain("answer b'")

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { packageRoot } from '../conformance/world.ts'
 
-/** A package of its own with a running broker, so that a test can tell the broker from Node. */
+/** A separate copy of the package with a running broker, so that a test can distinguish broker and Node. */
 
 export type Ran = { readonly code: number | null; readonly stdout: string; readonly stderr: string }
 export type Env = Readonly<Record<string, string>>
@@ -84,7 +84,7 @@ export class BrokerKit {
     return spawn(this.front, args, { cwd: this.workspace, env: { ...this.env, ...env }, stdio: 'pipe' })
   }
 
-  /** While the work runs, Node cannot do anything: what succeeds was done by the broker. */
+  /** Disables Node while the work runs: every success is the broker's. */
   withoutNode<T>(work: () => T): T {
     const giveBack = this.#takeNode()
     try {

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { BrokerKit, LEFT_TO_NODE, type Ran, until } from './broker-kit.ts'
 
-/** The native front with a broker: nobody can tell it from Node by the results. */
+/** The native front with a broker gives the same results as Node. */
 
 const kit = new BrokerKit()
 beforeAll(() => kit.start())
@@ -45,7 +45,7 @@ describe('the broker and Node give the same results', () => {
     ['run with much output that is watched', ['run', '--idle', '20', '--', 'seq', '300000']],
     ['run of a missing program', ['run', '--', 'no-such-program']],
     ['run with a variable', ['run', '-e', 'A=1', '--', 'sh', '-c', 'echo "$A$HOME$PATH"']],
-  ])('%s', (_, args, input = '') => {
+  ])('for %s', (_, args, input = '') => {
     const byBroker = kit.withoutNode(() => kit.run(args, { input }))
     const byNode = kit.run(args, { input, env: { RINGFENCE_BROKER: '0' } })
     expect(stable(byBroker)).toEqual(stable(byNode))
@@ -57,12 +57,12 @@ describe('the broker and Node give the same results', () => {
     ['help', ['run', '--help']],
     ['another backend', ['run', '--backend', 'native', '--', 'true']],
     ['no command', ['run']],
-  ])('left to Node: %s', (_, args) => {
+  ])('for requests that the broker leaves to Node: %s', (_, args) => {
     const isLeft = kit.withoutNode(() => kit.run(args)).stderr.includes(LEFT_TO_NODE)
     expect([isLeft, kit.run(args)]).toEqual([true, kit.run(args, { env: { RINGFENCE_BROKER: '0' } })])
   })
 
-  test('the command inherits what the caller has', () => {
+  test('and the command inherits the limits, umask, nice value and OOM score of the caller', () => {
     const script =
       'ulimit -a; ulimit -Ha; umask; nice; cat /proc/self/oom_score_adj; grep -E "^(Sig|Seccomp|NoNew|Cap)" /proc/self/status; ls -l /proc/self/fd | wc -l'
     const args = ['run', '--', 'bash', '-c', script]
@@ -72,7 +72,7 @@ describe('the broker and Node give the same results', () => {
     expect(byBroker).toEqual(kit.run(args, { before, env: { RINGFENCE_BROKER: '0' } }))
   })
 
-  test('the switch and the flag do without it', () => {
+  test('and RINGFENCE_BROKER=0 and --no-broker bypass the broker', () => {
     for (const env of [
       { RINGFENCE_BROKER: '0' },
       { NODE_OPTIONS: '--no-warnings' },
@@ -85,7 +85,7 @@ describe('the broker and Node give the same results', () => {
     expect(kit.run(['check', '--no-broker', 'command', 'true']).code).toBe(0)
   })
 
-  test('both write the same records', () => {
+  test('and both write the same audit records', () => {
     const records = (env: Record<string, string>): unknown[] => {
       const before = kit.run(['audit', 'tail', '--json', '-n', '1000']).stdout.trim().split('\n').length
       kit.run(['run', '--', 'sh', '-c', 'exit 4'], { env })
@@ -104,8 +104,8 @@ describe('the broker and Node give the same results', () => {
   })
 })
 
-describe('requests do not mix', () => {
-  test('variables belong to one request, and the broker keeps none', () => {
+describe('requests to one broker', () => {
+  test('keep their variables separate, and the broker stores none', () => {
     const secret = { A_TOKEN: 'only-here' }
     const args = ['run', '-e', 'A_TOKEN', '--', 'sh', '-c', 'echo $A_TOKEN']
     expect(kit.withoutNode(() => kit.run(args, { env: secret })).stdout).toBe('only-here\n')
@@ -113,7 +113,7 @@ describe('requests do not mix', () => {
     expect(readFileSync(`/proc/${kit.pid}/environ`, 'utf8')).not.toContain('A_TOKEN')
   })
 
-  test('configuration and policy are read for each request', () => {
+  test('read configuration and policy for each request', () => {
     const file = join(kit.workspace, 'rules.toml')
     const rule = (action: string): void =>
       writeFileSync(file, `[[policy.rule]]\nprefix = ["touch"]\naction = "${action}"\nwhy = "a test"\n`)
@@ -127,18 +127,18 @@ describe('requests do not mix', () => {
     expect(verdict()).toBe(2)
   })
 
-  test('each caller has its own directory', async () => {
+  test('keep the working directory of their caller', async () => {
     const other = join(kit.base, 'other')
     mkdirSync(other)
     const pwd = (cwd: string): string => kit.withoutNode(() => kit.run(['run', '--', 'pwd'], { cwd })).stdout
     expect([pwd(other), pwd(kit.workspace)]).toEqual([`${other}\n`, `${kit.workspace}\n`])
   })
 
-  test('two state directories have two brokers', async () => {
+  test('of two state directories go to two brokers', async () => {
     const second = new BrokerKit({ RINGFENCE_HOME: join(kit.base, 'second') })
     mkdirSync(join(kit.base, 'second'), { mode: 0o700 })
     try {
-      // Not that of the first kit, which is another package too.
+      // Not the broker of the first kit, which is another package.
       expect(second.withoutNode(() => second.run(['check', 'command', 'true'])).code).not.toBe(0)
       expect(kit.isServed()).toBe(true)
     } finally {
@@ -146,7 +146,7 @@ describe('requests do not mix', () => {
     }
   })
 
-  test('many at once', async () => {
+  test('run in parallel', async () => {
     const count = process.env.RINGFENCE_FULL ? 50 : 12
     const one = (n: number): Promise<[number | null, string]> => {
       const child = kit.spawn(
@@ -168,7 +168,7 @@ describe('requests do not mix', () => {
     }
   }, 120_000)
 
-  test('no descriptor stays open in the broker', async () => {
+  test('leave no descriptor open in the broker', async () => {
     const open = (): number => readdirSync(`/proc/${kit.pid}/fd`).length
     kit.run(['run', '--json', '--', 'true'])
     const before = open()
@@ -177,8 +177,8 @@ describe('requests do not mix', () => {
   })
 })
 
-describe('what breaks in the middle', () => {
-  test('a front that is killed takes its command along, and the broker stays', async () => {
+describe('failures during a request', () => {
+  test('killing the front ends its command, and the broker keeps running', async () => {
     const mark = `${process.pid}.4242`
     const child = kit.spawn(['run', '--', 'sh', '-c', `echo up; sleep 1${mark}`])
     await new Promise((resolve) => child.stdout.once('data', resolve))
@@ -189,7 +189,7 @@ describe('what breaks in the middle', () => {
     expect(kit.isServed()).toBe(true)
   })
 
-  test('a signal reaches the command', async () => {
+  test('a signal to the front reaches the command', async () => {
     const child = kit.spawn([
       'run',
       '--',
@@ -206,7 +206,7 @@ describe('what breaks in the middle', () => {
     expect([code, said]).toEqual([9, 'up\ngot\n'])
   })
 
-  test('a broker that dies ends the command, and nothing counts as allowed', async () => {
+  test('killing the broker ends the command with an error, and a hook does not allow it', async () => {
     const own = new BrokerKit()
     try {
       await own.start()
@@ -226,7 +226,7 @@ describe('what breaks in the middle', () => {
     }
   })
 
-  test('a broker that hangs is not waited for', () => {
+  test('a hanging broker is skipped', () => {
     process.kill(kit.pid, 'SIGSTOP')
     try {
       expect(kit.run(['run', '--', 'echo', 'done'])).toMatchObject({ code: 0, stdout: 'done\n' })
@@ -235,7 +235,7 @@ describe('what breaks in the middle', () => {
     }
   })
 
-  test('it ends when nobody asks, and a call at that moment is answered', async () => {
+  test('a broker exits after its idle time, and a request at that moment is still answered', async () => {
     const own = new BrokerKit({ RINGFENCE_BROKER_IDLE: '0.2' })
     try {
       await own.start()
@@ -249,7 +249,7 @@ describe('what breaks in the middle', () => {
     }
   })
 
-  test.runIf(process.env.RINGFENCE_FULL)('it ends when its directory is removed', async () => {
+  test.runIf(process.env.RINGFENCE_FULL)('a broker exits when its directory is removed', async () => {
     const own = new BrokerKit()
     try {
       await own.start()
@@ -261,7 +261,7 @@ describe('what breaks in the middle', () => {
     }
   })
 
-  test('another build is not served by this one, which then ends', async () => {
+  test('a broker does not serve another build, and exits', async () => {
     const own = new BrokerKit()
     try {
       await own.start()

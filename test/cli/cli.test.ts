@@ -18,12 +18,12 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
 import { cli } from './program.ts'
 
-/** The built command line as a user meets it: exit codes, the form of its errors, and that a refusal runs nothing. */
+/** The built command line from a user's view: exit codes, error format, and that a refused command does not run. */
 
 const isRoot = process.getuid?.() === 0
 const ORDINARY = 54321
-const place = mkdtempSync(join(tmpdir(), 'rf-cli-'))
-const at = (...parts: readonly string[]): string => join(place, ...parts)
+const base = mkdtempSync(join(tmpdir(), 'rf-cli-'))
+const at = (...parts: readonly string[]): string => join(base, ...parts)
 const workspace = at('ws')
 const home = at('home')
 const marker = at('ws', 'marker')
@@ -34,17 +34,17 @@ beforeAll(() => {
     bin: { ringfence: string }
   }
   if (!existsSync(join(root, bin.ringfence))) throw new Error('the command line is not built: npm run build')
-  // A copy: any user can read it, and nobody builds it anew in the middle of a test.
+  // A copy: readable by any user, and not rebuilt during a test.
   for (const part of ['package.json', 'dist/cli', 'dist/guest'])
     cpSync(join(root, part), at('package', part), { recursive: true })
   for (const dir of [workspace, home, at('state'), at('closed')]) mkdirSync(dir)
   symlinkSync(workspace, at('link'))
-  for (const dir of [place, workspace]) chmodSync(dir, 0o755)
+  for (const dir of [base, workspace]) chmodSync(dir, 0o755)
   chmodSync(at('closed'), 0o700)
   for (const [name, text] of Object.entries(FILES)) writeFileSync(at(name), text)
 })
 afterAll(() => {
-  rmSync(place, { recursive: true, force: true, maxRetries: 5 })
+  rmSync(base, { recursive: true, force: true, maxRetries: 5 })
 })
 beforeEach(() => {
   rmSync(marker, { force: true })
@@ -82,7 +82,7 @@ type Way = {
   readonly before?: readonly string[]
 }
 
-/** One run. `before` stands in front of the program: another user, another mount namespace. */
+/** Runs the CLI. `before`: a command prefix that changes the user or the mount namespace. */
 function ringfence(
   args: readonly string[],
   { env = {}, cwd = workspace, before = [] }: Way = {},
@@ -114,31 +114,31 @@ const LINE = /^ringfence: ([a-z-]+): [^\n]+\n(?:hint: [^\n]+\n)?$/
 const errorOf = ({ stderr, stdout }: Ran): string =>
   (stdout === '' && LINE.exec(stderr)?.[1]) || `not an error: ${stdout}${stderr}`
 
-/** What must not happen: the command leaves a mark in its workspace. */
+/** Creates a file in the workspace, which shows that the command ran. */
 const MARK = ['--', 'touch', 'marker']
 
-describe('wrong usage and invalid input: 2', () => {
+describe('exit code 2 for wrong usage and invalid input', () => {
   test.each<[string, readonly string[], string]>([
     ['an unknown flag', ['run', '--fast', ...MARK], 'invalid-input'],
     ['a flag without its value', ['run', '--workspace'], 'invalid-input'],
     ['an unknown command', ['fly'], 'invalid-input'],
-    ['what every object has', ['constructor'], 'invalid-input'],
+    ['a name inherited from Object', ['constructor'], 'invalid-input'],
     ['run without a command', ['run'], 'no-command'],
-    ['run with nothing behind `--`', ['run', '--'], 'no-command'],
+    ['run without arguments after `--`', ['run', '--'], 'no-command'],
     ['run with an empty line', ['run', '-c', ' '], 'no-command'],
     ['a line and a program', ['run', '-c', 'touch marker', ...MARK], 'invalid-input'],
     ['a relative mount', ['run', '--mount', 'ws:/data', ...MARK], 'path-not-absolute'],
     ['a relative path to read', ['run', '--read', 'ws', ...MARK], 'path-not-absolute'],
-    ['a workspace that is not there', ['run', '--workspace', at('nothing'), ...MARK], 'invalid-input'],
-    ['half a mount', ['run', '--mount', '/data', ...MARK], 'invalid-input'],
+    ['a missing workspace', ['run', '--workspace', at('nothing'), ...MARK], 'invalid-input'],
+    ['a mount without target', ['run', '--mount', '/data', ...MARK], 'invalid-input'],
     ['an unknown preset', ['run', '--preset', 'open', ...MARK], 'invalid-input'],
     ['an unknown network', ['run', '--network', 'some', ...MARK], 'invalid-input'],
     ['an unknown guarantee', ['run', '--waive', 'fs.all', ...MARK], 'invalid-input'],
-    ['no memory', ['run', '--memory', '0', ...MARK], 'invalid-input'],
-    ['less than no time', ['run', '--timeout', '-1', ...MARK], 'invalid-input'],
-    ['no number', ['run', '--pids', '1e3', ...MARK], 'invalid-input'],
-    ['more than a number can be', ['run', '--disk', '9'.repeat(400), ...MARK], 'invalid-input'],
-    ['a variable that is not there', ['run', '--env', 'NOT_THERE', ...MARK], 'invalid-input'],
+    ['zero memory', ['run', '--memory', '0', ...MARK], 'invalid-input'],
+    ['a negative timeout', ['run', '--timeout', '-1', ...MARK], 'invalid-input'],
+    ['a number in scientific notation', ['run', '--pids', '1e3', ...MARK], 'invalid-input'],
+    ['a number that overflows', ['run', '--disk', '9'.repeat(400), ...MARK], 'invalid-input'],
+    ['an unset variable', ['run', '--env', 'NOT_THERE', ...MARK], 'invalid-input'],
     [
       'a variable of the launcher',
       ['run', '--env', 'RINGFENCE_LAUNCH_1=x', '--env', 'RINGFENCE_LAUNCH_01=/bin/true', ...MARK],
@@ -152,30 +152,34 @@ describe('wrong usage and invalid input: 2', () => {
     ['a broken configuration', ['run', '--config', 'broken.toml', ...MARK], 'invalid-config'],
     ['an unknown key', ['run', '--config', 'unknown.toml', ...MARK], 'invalid-config'],
     ['a bad value', ['run', '--config', 'bad.json', ...MARK], 'invalid-config'],
-    ['no such configuration', ['run', '--config', 'missing.toml', ...MARK], 'invalid-config'],
-    ['a policy whose examples lie', ['run', '--policy', 'lying.toml', ...MARK], 'invalid-config'],
-    ['a policy whose other examples lie', ['run', '--policy', 'lying-too.toml', ...MARK], 'invalid-config'],
-    ['the same, only looked at', ['policy', 'validate', 'lying.toml'], 'invalid-config'],
-    ['policy without a word', ['policy'], 'invalid-input'],
-    ['check without a word', ['check'], 'invalid-input'],
+    ['a missing configuration file', ['run', '--config', 'missing.toml', ...MARK], 'invalid-config'],
+    ['a policy with a failing `match` example', ['run', '--policy', 'lying.toml', ...MARK], 'invalid-config'],
+    [
+      'a policy with a failing `not_match` example',
+      ['run', '--policy', 'lying-too.toml', ...MARK],
+      'invalid-config',
+    ],
+    ['validating a policy with a failing example', ['policy', 'validate', 'lying.toml'], 'invalid-config'],
+    ['policy without a subcommand', ['policy'], 'invalid-input'],
+    ['check without a subcommand', ['check'], 'invalid-input'],
   ])('%s', async (_, args, code) => {
     const ran = await ringfence(args.map((word) => (/^[\w-]+\.(toml|json)$/.test(word) ? at(word) : word)))
     expect([errorOf(ran), ran.code]).toEqual([code, 2])
     expect(existsSync(marker)).toBe(false)
   })
 
-  test('nothing at all: the help', async () => {
+  test('without arguments, and prints the help', async () => {
     const ran = await ringfence([])
     expect(ran.code).toBe(2)
     expect(ran.stdout).toMatch(/usage: ringfence/)
   })
 
-  test('an error stays on one line, whatever somebody wrote', async () => {
+  test('keeps the error on one line for input with control characters', async () => {
     expect(errorOf(await ringfence(['run', '--preset', 'a\nb\x1b[31m', ...MARK]))).toBe('invalid-input')
   })
 })
 
-describe('denied: 126', () => {
+describe('exit code 126 for denied requests', () => {
   test.each<[string, readonly string[], string]>([
     ['a mount of `/`', ['run', '--mount', '/:/data', ...MARK], 'forbidden-host-path'],
     ['`/` as workspace', ['run', '--workspace', '/', ...MARK], 'forbidden-host-path'],
@@ -183,14 +187,18 @@ describe('denied: 126', () => {
     ['a symlinked workspace', ['run', '--workspace', at('link'), ...MARK], 'forbidden-host-path'],
     ['the home directory', ['run', '--workspace', home, ...MARK], 'forbidden-host-path'],
     ['a mount over the programs', ['run', '--mount', `${workspace}:/usr`, ...MARK], 'forbidden-host-path'],
-    ['outside the prefixes', ['run', '--policy', at('prefixes.toml'), ...MARK], 'forbidden-host-path'],
     [
-      'more memory than the policy has',
+      'a workspace outside the allowed prefixes',
+      ['run', '--policy', at('prefixes.toml'), ...MARK],
+      'forbidden-host-path',
+    ],
+    [
+      'more memory than the policy allows',
       ['run', '--policy', at('limits.toml'), '--memory', '65', ...MARK],
       'resource-limit-exceeded',
     ],
     [
-      'a network that the policy has not',
+      'a network mode that the policy forbids',
       ['run', '--policy', at('limits.toml'), '--network', 'full', ...MARK],
       'invalid-network-mode',
     ],
@@ -200,13 +208,13 @@ describe('denied: 126', () => {
       'forbidden-command',
     ],
     [
-      'the same in a line, with --yes',
+      'a forbidden command in a shell line, with --yes',
       ['run', '--policy', at('rules.toml'), '--yes', '-c', 'true && touch denied'],
       'forbidden-command',
     ],
-    ['one that somebody must look at', ['run', '--policy', at('rules.toml'), ...MARK], 'approval-required'],
+    ['a command that needs approval', ['run', '--policy', at('rules.toml'), ...MARK], 'approval-required'],
     [
-      'the same through auto',
+      'a command that needs approval, through auto',
       ['auto', '--policy', at('rules.toml'), '-c', 'touch marker'],
       'approval-required',
     ],
@@ -216,25 +224,25 @@ describe('denied: 126', () => {
     expect([marker, at('ws', 'denied')].filter((path) => existsSync(path))).toEqual([])
   })
 
-  test('with --yes somebody looked', async () => {
+  test('--yes approves a command that needs approval', async () => {
     const ran = await ringfence(['run', '--policy', at('rules.toml'), '--yes', ...MARK])
     expect(ran).toEqual({ code: 0, stdout: '', stderr: '' })
     expect(existsSync(marker)).toBe(true)
   })
 })
 
-describe('Ringfence cannot: 125', () => {
+describe('exit code 125 if Ringfence cannot run the command', () => {
   test.each<[string, readonly string[], string, RegExp]>([
     [
-      'an image, behind a wall that has none',
+      'an image on a backend without images',
       ['run', '--backend', 'bubblewrap', '--image', 'debian', ...MARK],
       'unsupported',
       /debian/,
     ],
     ['a virtual machine', ['run', '--min-isolation', 'microvm', ...MARK], 'backend-unavailable', /microvm/],
-    ['a backend that there is not', ['run', '--backend', 'docker', ...MARK], 'backend-unavailable', /docker/],
+    ['an unavailable backend', ['run', '--backend', 'docker', ...MARK], 'backend-unavailable', /docker/],
     [
-      'no wall, but a wall’s limit',
+      'a memory limit on backend native',
       ['run', '--backend', 'native', '--memory', '64', ...MARK],
       'missing-guarantee',
       /limit\.memory/,
@@ -246,7 +254,7 @@ describe('Ringfence cannot: 125', () => {
     expect(existsSync(marker)).toBe(false)
   })
 
-  test.runIf(isRoot)('user namespaces are switched off', async () => {
+  test.runIf(isRoot)('user namespaces disabled', async () => {
     const off = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
     const state = at('no-namespaces')
     const ran = await ringfence(['run', '--', 'touch', 'marker'], {
@@ -258,7 +266,7 @@ describe('Ringfence cannot: 125', () => {
     expect(existsSync(marker)).toBe(false)
   })
 
-  test.runIf(isRoot)('an unreadable workspace, for an ordinary user', async () => {
+  test.runIf(isRoot)('an unreadable workspace of an unprivileged user', async () => {
     const state = at('ordinary')
     mkdirSync(state)
     chownSync(state, ORDINARY, ORDINARY)
@@ -274,7 +282,7 @@ describe('Ringfence cannot: 125', () => {
     expect(readdirSync(at('closed'))).toEqual([])
   })
 
-  test.runIf(isRoot)('a full disk under the trail: nothing runs', async () => {
+  test.runIf(isRoot)('a full disk under the audit log', async () => {
     const full = at('full')
     mkdirSync(full)
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k,mode=700', 'tmpfs', full])
@@ -282,7 +290,7 @@ describe('Ringfence cannot: 125', () => {
       try {
         writeFileSync(join(full, 'ballast'), Buffer.alloc(1024 * 1024))
       } catch {
-        // It is full now.
+        // The disk is full now.
       }
       const ran = await ringfence(['run', ...MARK], { env: { RINGFENCE_HOME: full } })
       expect([errorOf(ran), ran.code]).toEqual(['trail-unwritable', 125])
@@ -293,42 +301,52 @@ describe('Ringfence cannot: 125', () => {
     }
   })
 
-  test.runIf(isRoot && existsSync('/usr/bin/bwrap'))('no bubblewrap: no run, and how to get it', async () => {
-    writeFileSync(at('empty'), '')
-    const before = ['unshare', '-m', 'sh', '-c', 'mount --bind "$0" /usr/bin/bwrap && exec "$@"', at('empty')]
-    const ran = await ringfence(['run', ...MARK], { before })
-    expect([errorOf(ran), ran.code]).toEqual(['backend-unavailable', 125])
-    expect(ran.stderr).toContain('hint: apt-get install bubblewrap')
-    expect(existsSync(marker)).toBe(false)
-    const doctor = await ringfence(['doctor', '--json'], { before })
-    const { backends } = JSON.parse(doctor.stdout) as {
-      backends: { name: string; level: string; available: boolean; fix: string | null }[]
-    }
-    // Another wall may stand, for those who ask for it.
-    expect(doctor.code).toBe(backends.some((one) => one.available && one.level !== 'native') ? 0 : 125)
-    expect(backends.find(({ name }) => name === 'bubblewrap')).toMatchObject({
-      available: false,
-      fix: 'apt-get install bubblewrap',
-    })
-  })
+  test.runIf(isRoot && existsSync('/usr/bin/bwrap'))(
+    'missing bubblewrap, with a hint how to install it',
+    async () => {
+      writeFileSync(at('empty'), '')
+      const before = [
+        'unshare',
+        '-m',
+        'sh',
+        '-c',
+        'mount --bind "$0" /usr/bin/bwrap && exec "$@"',
+        at('empty'),
+      ]
+      const ran = await ringfence(['run', ...MARK], { before })
+      expect([errorOf(ran), ran.code]).toEqual(['backend-unavailable', 125])
+      expect(ran.stderr).toContain('hint: apt-get install bubblewrap')
+      expect(existsSync(marker)).toBe(false)
+      const doctor = await ringfence(['doctor', '--json'], { before })
+      const { backends } = JSON.parse(doctor.stdout) as {
+        backends: { name: string; level: string; available: boolean; fix: string | null }[]
+      }
+      // Another backend may be available.
+      expect(doctor.code).toBe(backends.some((one) => one.available && one.level !== 'native') ? 0 : 125)
+      expect(backends.find(({ name }) => name === 'bubblewrap')).toMatchObject({
+        available: false,
+        fix: 'apt-get install bubblewrap',
+      })
+    },
+  )
 })
 
-describe('how a command ended', () => {
+describe('exit code and output of a command', () => {
   test.each<[string, readonly string[], number]>([
-    ['well', ['-c', 'exit 0'], 0],
-    ['its own code', ['-c', 'exit 77'], 77],
-    ['a code that we use too', ['-c', 'exit 125'], 125],
+    ['exit 0', ['-c', 'exit 0'], 0],
+    ['another exit code', ['-c', 'exit 77'], 77],
+    ['an exit code that Ringfence uses too', ['-c', 'exit 125'], 125],
     ['a signal', ['--yes', '-c', 'kill -TERM $$'], 128 + 15],
     ['no such program', ['--', 'no-such-program'], 127],
     ['a program that cannot be run', ['--', '/etc/passwd'], 126],
-    ['too long', ['--timeout', '0.3', '--', 'sleep', '60'], 124],
-    ['too silent', ['--idle', '0.3', '--', 'sleep', '60'], 124],
-    ['too loud', ['--output', '1000', '--', 'yes'], 124],
+    ['the time limit', ['--timeout', '0.3', '--', 'sleep', '60'], 124],
+    ['the idle limit', ['--idle', '0.3', '--', 'sleep', '60'], 124],
+    ['the output limit', ['--output', '1000', '--', 'yes'], 124],
   ])('%s', async (_, args, code) => {
     expect((await ringfence(['run', ...args])).code).toBe(code)
   })
 
-  test('what it says comes through, and no more than may', async () => {
+  test('stdout and stderr pass through, up to the output limit', async () => {
     expect(await ringfence(['run', '-c', 'echo out; echo err >&2'])).toEqual({
       code: 0,
       stdout: 'out\n',
@@ -339,15 +357,18 @@ describe('how a command ended', () => {
 
   const echo = (word: string): Promise<Ran> => ringfence(['run', '--', 'echo', word, '7'])
 
-  test.each(['init', 'bind', 'arg', '--'])('a word that is also the launcher’s: %s', async (word) => {
-    expect(await echo(word)).toEqual({ code: 0, stdout: `${word} 7\n`, stderr: '' })
-  })
+  test.each(['init', 'bind', 'arg', '--'])(
+    'an argument equal to a launcher word is passed unchanged: %s',
+    async (word) => {
+      expect(await echo(word)).toEqual({ code: 0, stdout: `${word} 7\n`, stderr: '' })
+    },
+  )
 
-  test('and this one', async () => {
+  test('an argument equal to the launcher word `control` is passed unchanged', async () => {
     expect(await echo('control')).toEqual({ code: 0, stdout: 'control 7\n', stderr: '' })
   })
 
-  test('--json says it all', async () => {
+  test('--json prints outcome, output, violations and decision', async () => {
     const ran = await ringfence(['run', '--json', '--timeout', '30', '-c', 'echo out; echo err >&2; exit 3'])
     expect(ran.code).toBe(3)
     expect(JSON.parse(ran.stdout)).toMatchObject({
@@ -363,11 +384,11 @@ describe('how a command ended', () => {
   })
 })
 
-describe('wherever the workspace is', () => {
+describe('protected names of a workspace', () => {
   const script =
     'for name in .git/config .git/hooks/pre-push .envrc; do echo x >> $name && echo "wrote $name"; done; echo x > free\n'
 
-  test.each(['/var/tmp', '/tmp'])('%s: protected names are', async (parent) => {
+  test.each(['/var/tmp', '/tmp'])('below %s cannot be written', async (parent) => {
     const dir = mkdtempSync(join(parent, 'rf-cli-ws-'))
     try {
       mkdirSync(join(dir, '.git/hooks'), { recursive: true })
@@ -392,7 +413,7 @@ describe('errors as JSON', () => {
     [['run', '--json', '--workspace', '/', ...MARK], 126, 'forbidden-host-path'],
     [['run', '--json', '--backend', 'bubblewrap', '--image', 'debian', ...MARK], 125, 'unsupported'],
     [['fly', '--json'], 2, 'invalid-input'],
-  ])('%j', async (args, exit, code) => {
+  ])('%j prints one JSON error with code, message and hint', async (args, exit, code) => {
     const ran = await ringfence(args)
     expect([ran.code, ran.stdout]).toEqual([exit, ''])
     const { error, ...rest } = JSON.parse(ran.stderr) as { error: Record<string, string> }
@@ -401,14 +422,14 @@ describe('errors as JSON', () => {
     expect(error.code).toBe(code)
   })
 
-  test('a flag of the command itself is not ours', async () => {
+  test('--json after `--` belongs to the command', async () => {
     const ran = await ringfence(['run', '--backend', 'bubblewrap', '--image', 'debian', '--', 'x', '--json'])
     expect(errorOf(ran)).toBe('unsupported')
   })
 })
 
 describe('--explain', () => {
-  test('tells the plan and runs nothing', async () => {
+  test('prints the plan and runs nothing', async () => {
     const ran = await ringfence(['run', '--explain', '--read', '/opt', '--timeout', '5', ...MARK])
     expect([ran.code, ran.stderr]).toEqual([0, ''])
     for (const words of ['touch marker', 'bubblewrap (os)', workspace, '/opt', '5 s', 'git hooks'])
@@ -416,7 +437,7 @@ describe('--explain', () => {
     expect(existsSync(marker)).toBe(false)
   })
 
-  test('as JSON it is the plan itself', async () => {
+  test('--json prints the plan as JSON', async () => {
     const ran = await ringfence(['run', '--explain', '--json', ...MARK])
     const { plan, backend } = JSON.parse(ran.stdout) as {
       plan: { mounts: { target: string; mode: string }[] }
@@ -427,14 +448,14 @@ describe('--explain', () => {
     expect(existsSync(marker)).toBe(false)
   })
 
-  test('refuses what run refuses', async () => {
+  test('refuses what `run` refuses', async () => {
     const ran = await ringfence(['run', '--explain', '--workspace', '/', ...MARK])
     expect([errorOf(ran), ran.code]).toEqual(['forbidden-host-path', 126])
   })
 })
 
 describe('the state directory', () => {
-  test('is private, and what was done is on record', async () => {
+  test('is private, and each run is recorded', async () => {
     const state = at('fresh')
     await ringfence(['run', '--agent-id', 'agent-7', '-c', 'exit 0'], { env: { RINGFENCE_HOME: state } })
     expect(execFileSync('stat', ['-c', '%a', state], { encoding: 'utf8' }).trim()).toBe('700')
@@ -453,12 +474,12 @@ describe('the state directory', () => {
     ])
   })
 
-  test('a refusal of usage makes none', async () => {
+  test('is not created by a usage error', async () => {
     await ringfence(['run', '--fast'], { env: { RINGFENCE_HOME: at('never') } })
     expect(existsSync(at('never'))).toBe(false)
   })
 
-  test('it cannot be granted to a command', async () => {
+  test('cannot be granted to a command', async () => {
     const ran = await ringfence(['run', '--write', at('state'), ...MARK])
     expect([errorOf(ran), ran.code]).toEqual(['forbidden-host-path', 126])
   })
@@ -475,7 +496,7 @@ describe('help', () => {
     },
   )
 
-  test('`--help` behind `--` is the command’s', async () => {
+  test('`--help` after the command belongs to the command', async () => {
     expect((await ringfence(['run', '--', 'basename', '--', '--help'])).stdout).toBe('--help\n')
     expect((await ringfence(['run', 'ls', '--help'])).stdout).toContain('Usage: ls')
     expect((await ringfence(['run', '--help'])).stdout).toContain('usage: ringfence run')

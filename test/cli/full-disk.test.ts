@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { cli } from './program.ts'
 
-/** A disk without room: every command says that, and what to do; none calls it a defect or the audit log damaged. */
+/** On a full disk every command reports that and what to do; none reports a defect or a damaged audit log. */
 
 const dir = mkdtempSync(join(tmpdir(), 'rf-full-'))
 const work = mkdtempSync(join(tmpdir(), 'rf-work-'))
@@ -16,7 +16,7 @@ afterAll(() => {
   for (const one of [dir, work]) rmSync(one, { recursive: true, force: true })
 })
 
-/** Fills the disk to its end, but for so many bytes. */
+/** Fills the disk except for the given number of bytes. */
 function fill(left: number): void {
   rmSync(join(dir, 'state'), { recursive: true, force: true })
   rmSync(join(dir, 'fill'), { force: true })
@@ -33,12 +33,12 @@ function ringfence(...args: readonly string[]) {
   })
 }
 
-describe.runIf(isRoot)('with no room on the disk', () => {
+describe.runIf(isRoot)('on a full disk', () => {
   test.each([
     ['serve', ['serve', '--port', '0']],
     ['key', ['key', 'create']],
     ['run', ['run', '--', 'true']],
-  ] as const)('%s', (_, args) => {
+  ] as const)('%s fails with a hint to free space', (_, args) => {
     for (const left of [0, 4096]) {
       fill(left)
       const { status, stderr } = ringfence(...args)

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
 import { cli } from './program.ts'
 
-/** Names and reasons that a sandbox or an agent chose, shown by every command: nothing of them steers a terminal. */
+/** Names and reasons chosen by a sandbox or an agent, printed by every command: none can control the terminal. */
 
 const HOSTILE =
   'x\u001b[2J\u009b31m\u202eevil\u2066\u200b\u2028\u{e0041}\rringfence: ok\nringfence: forged\u0007y'
@@ -31,7 +31,7 @@ function ringfence(args: readonly string[], input = '', env: Record<string, stri
   })
 }
 
-/** Nothing but visible characters and our own line feeds, and no line that the hostile text began. */
+/** Checks that the output has only visible characters and our own line feeds, and no line started by the hostile text. */
 function harmless({ text }: Ran): string {
   expect(text).not.toMatch(/[^\P{Cc}\n\t]|[\p{Cf}\p{Zl}\p{Zp}\p{Cs}]/u)
   expect(text).not.toMatch(/^ringfence: (forged|ok)/m)
@@ -89,7 +89,7 @@ test.each<[string, readonly string[], string?]>([
   ['image', ['image', 'rm', HOSTILE]],
   ['audit', ['audit', HOSTILE]],
   ['hook, an unknown agent', ['hook', HOSTILE]],
-])('%s', async (_, args, input) => {
+])('%s prints hostile input escaped', async (_, args, input) => {
   // PLATFORM: no argument of a process has a zero byte; this text has none.
   harmless(await ringfence(args, input))
   harmless(await ringfence([...args, '--json'], input))
@@ -102,7 +102,7 @@ test.each([
   ['gemini', 'write_file', { file_path: `/etc/${HOSTILE}`, content: '' }],
   ['claude-code', HOSTILE, { file_path: 5 }],
   ['claude-code', 'Write', { file_path: 5 }],
-])('hook %s %j: the reason that the agent prints', async (agent, tool_name, tool_input) => {
+])('hook %s %j: the reason is escaped', async (agent, tool_name, tool_input) => {
   const ran = await ringfence(['hook', agent], JSON.stringify({ cwd: workspace, tool_name, tool_input }))
   harmless(ran)
   const strings: string[] = []
@@ -113,7 +113,7 @@ test.each([
   for (const text of strings) harmless({ code: 0, text, stdout: '' })
 })
 
-test('run --review and review: file names and contents', async () => {
+test('run --review and review print file names and contents escaped', async () => {
   const name = HOSTILE.replaceAll('/', '')
   const made = `printf '%s' "$X" > "$X"; ln -s "$X" "l$X"; mkdir "d$X"; mkdir -p .git; true`
   writeFileSync(join(workspace, 'make.sh'), made)
@@ -123,13 +123,13 @@ test('run --review and review: file names and contents', async () => {
   harmless(await ringfence(['review', 'ls']))
   harmless(await ringfence(['review', 'show', id]))
   harmless(await ringfence(['review', 'show', id, '--json']))
-  // What is here meanwhile is not overwritten: the refusals name the files.
+  // A file created meanwhile is not overwritten; the error names it.
   writeFileSync(join(workspace, name), 'mine')
   const applied = await ringfence(['review', 'apply', id])
   expect(harmless(applied)).toContain('not applied')
 })
 
-test('audit: the same JSON values, as escapes', async () => {
+test('audit prints the same JSON values, escaped', async () => {
   await ringfence(['run', '-c', `echo '${HOSTILE}'`])
   for (const args of [
     ['tail'],
@@ -148,7 +148,7 @@ test('audit: the same JSON values, as escapes', async () => {
   expect(records.some((record) => record.includes('\u202e'))).toBe(true)
 })
 
-test('a skill that names itself so', async () => {
+test('a skill with a hostile description is printed escaped', async () => {
   const dir = join(base, 'skill')
   mkdirSync(dir)
   const text = JSON.stringify(HOSTILE).replaceAll(
@@ -166,7 +166,7 @@ test('a skill that names itself so', async () => {
   harmless(await ringfence(['skill', 'list']))
 })
 
-describe('what a server answers', () => {
+describe('hostile server responses are printed escaped', () => {
   test.each([
     [['sandbox', 'ls']],
     [['sandbox', 'get', 'sb_1']],
@@ -185,7 +185,7 @@ describe('what a server answers', () => {
   })
 })
 
-test('no command writes to a terminal in any other way', () => {
+test('no other file of src/cli writes to the terminal directly', () => {
   const directory = join(packageRoot(), 'src', 'cli')
   const free = ['terminal/output.ts', 'terminal/terminal.ts']
   const files = readdirSync(directory, { recursive: true, encoding: 'utf8' })

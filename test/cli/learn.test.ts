@@ -5,13 +5,13 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { cli } from './program.ts'
 
-/** `policy learn` as people use it: a program, its policy, and the program again under that policy. */
+/** `policy learn` from a user's view: learn a policy from a program, then run the program under that policy. */
 let base: string
 let workspace: string
 let data: string
 
 beforeAll(() => {
-  // Not in /tmp: a sandbox has its own.
+  // Not in /tmp, because a sandbox has its own /tmp.
   base = mkdtempSync(join(homedir(), 'rf-learn-'))
   workspace = join(base, 'ws')
   data = join(base, 'data.txt')
@@ -41,7 +41,7 @@ const ringfence = (...args: readonly string[]) =>
   })
 
 describe('policy learn', () => {
-  test('finds what a program needs, keeps nothing of its run, and the policy lets it pass', () => {
+  test('finds the paths that a program needs, keeps no change of its run, and writes a policy that allows it', () => {
     const file = join(base, 'learned.toml')
     const learned = ringfence('policy', 'learn', '--yes', '-o', file, '--', 'python3', 'job.py')
     expect([learned.status, learned.stderr]).toEqual([0, expect.stringContaining('learned: 1 paths')])
@@ -58,12 +58,12 @@ describe('policy learn', () => {
     expect(ringfence('run', '--config', file, '--', 'ls').status).toBe(126)
   })
 
-  test('what is denied is not learned', () => {
+  test('does not run a denied command', () => {
     const denied = ringfence('policy', 'learn', '--yes', '-c', 'rm -rf /')
     expect([denied.status, denied.stdout]).toEqual([126, ''])
   })
 })
 
-test('the test’s own programs are here', () => {
+test('python3 is installed for these tests', () => {
   expect(execFileSync('python3', ['--version'], { encoding: 'utf8' })).toContain('Python')
 })

@@ -34,7 +34,7 @@ async function piped(backend: string, input: Buffer | string, command: readonly 
   child.stderr.on('data', (chunk) => {
     errors += chunk
   })
-  // A program that reads nothing closes it.
+  // A program that reads nothing closes its input.
   child.stdin.on('error', () => {})
   child.stdin.end(input)
   const code = await new Promise((resolve) => child.once('close', resolve))
@@ -47,20 +47,22 @@ async function passesInput(backend: string, env: Env = {}): Promise<void> {
   const large = Buffer.alloc(3_000_000, 'abcdefg\n')
   const copy = await piped(backend, large, ['cat'], env)
   expect([copy.code, copy.said.equals(large), copy.errors]).toEqual([0, true, ''])
-  // More than it reads, and none of it: it ends all the same.
+  // More input than the program reads, and a program that reads none: both still end.
   expect(String((await piped(backend, large, ['head', '-c', '3'], env)).said)).toBe('abc')
   expect((await piped(backend, large, ['true'], env)).code).toBe(0)
 }
 
-test('bubblewrap', { timeout: 60_000 }, () => passesInput('bubblewrap'))
+test('bubblewrap passes input on', { timeout: 60_000 }, () => passesInput('bubblewrap'))
 
 describe.skipIf(whyNot('gvisor') !== undefined)('gvisor', () => {
-  test('passes its input on', { timeout: 120_000 }, async () => {
+  test('passes input on', { timeout: 120_000 }, async () => {
     await testImages().default()
     await passesInput('gvisor')
   })
 
-  test('a slow reader holds the command, and not the memory of ringfence', { timeout: 120_000 }, async () => {
+  test('slows down a command with a slow reader instead of buffering its output', {
+    timeout: 120_000,
+  }, async () => {
     await testImages().default()
     const script = 'head -c 64000000 /dev/zero; echo written >&2'
     const child = started('gvisor', ['sh', '-c', script], {})
@@ -70,7 +72,7 @@ describe.skipIf(whyNot('gvisor') !== undefined)('gvisor', () => {
       errors += chunk
     })
     await new Promise((resolve) => child.stdout.once('readable', resolve))
-    // Nobody reads: what the command has written would be in the memory of ringfence.
+    // Nothing is read: otherwise ringfence would buffer the output of the command.
     await new Promise((resolve) => setTimeout(resolve, 3000))
     expect(errors).toBe('')
     let bytes = 0
@@ -83,7 +85,7 @@ describe.skipIf(whyNot('gvisor') !== undefined)('gvisor', () => {
 })
 
 describe.skipIf(!FULL || skipped('docker'))('docker', () => {
-  test('passes its input on', { timeout: 120_000 }, async () => {
+  test('passes input on', { timeout: 120_000 }, async () => {
     await testImages().default()
     const engine = await startDocker()
     try {
@@ -95,7 +97,7 @@ describe.skipIf(!FULL || skipped('docker'))('docker', () => {
 })
 
 describe.skipIf(!FULL || whyNoMachine() !== undefined)('microvm', () => {
-  test('passes its input on', { timeout: 600_000 }, async () => {
+  test('passes input on', { timeout: 600_000 }, async () => {
     await machineImages()
     await passesInput('microvm')
   })

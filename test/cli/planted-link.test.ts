@@ -5,15 +5,15 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { cli } from './program.ts'
 
-/** A symbolic link that a sandbox left in the workspace and that leads to a key of the user. */
+/** A symlink, left in the workspace by a sandbox, that points to a private key of the user. */
 
-const place = mkdtempSync(join(tmpdir(), 'rf-planted-'))
-const workspace = join(place, 'ws')
-const home = join(place, 'home')
+const base = mkdtempSync(join(tmpdir(), 'rf-planted-'))
+const workspace = join(base, 'ws')
+const home = join(base, 'home')
 const env = {
   ...process.env,
   HOME: home,
-  RINGFENCE_HOME: join(place, 'state'),
+  RINGFENCE_HOME: join(base, 'state'),
   CLAUDE_PROJECT_DIR: workspace,
 }
 
@@ -25,7 +25,7 @@ beforeAll(() => {
   symlinkSync(join(home, '.ssh', 'id_rsa'), join(workspace, 'notes.txt'))
   symlinkSync(home, join(workspace, 'docs'))
 })
-afterAll(() => rmSync(place, { recursive: true, force: true }))
+afterAll(() => rmSync(base, { recursive: true, force: true }))
 
 const auto = (line: string): string =>
   spawnSync(...cli(['auto', '-w', workspace, '-c', line]), {
@@ -56,16 +56,16 @@ const LINES = [
   'tail -n1 ./notes.txt',
 ]
 
-test('the link works on the host', () => {
+test('control: the planted symlink works on the host', () => {
   expect(readFileSync(join(workspace, 'notes.txt'), 'utf8')).toContain('key')
   expect(auto('cat plain.txt')).toBe('plain')
   expect(hook('cat plain.txt')).toBe('allow')
 })
 
-test.each(LINES)('auto does not follow it on the host: %s', (line) => {
+test.each(LINES)('auto does not follow the symlink on the host: %s', (line) => {
   expect(auto(line)).not.toContain('key')
 })
 
-test.each(LINES)('a hook does not let it through: %s', (line) => {
+test.each(LINES)('a hook does not allow the symlink: %s', (line) => {
   expect(hook(line)).not.toBe('allow')
 })

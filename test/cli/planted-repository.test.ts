@@ -5,12 +5,12 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { cli } from './program.ts'
 
-/** A directory that a sandbox wrote as a bare repository, whose settings start a program when git looks at it. */
+/** A bare repository, written by a sandbox, whose configuration makes git run a program. */
 
-const place = mkdtempSync(join(tmpdir(), 'rf-planted-'))
-const workspace = join(place, 'ws')
-const marker = join(place, 'RAN')
-const env = { ...process.env, HOME: join(place, 'home'), CLAUDE_PROJECT_DIR: workspace }
+const base = mkdtempSync(join(tmpdir(), 'rf-planted-'))
+const workspace = join(base, 'ws')
+const marker = join(base, 'RAN')
+const env = { ...process.env, HOME: join(base, 'home'), CLAUDE_PROJECT_DIR: workspace }
 
 function plant(directory: string): void {
   execFileSync('git', ['init', '--quiet', '--bare', directory])
@@ -30,7 +30,7 @@ beforeAll(() => {
   plant(join(workspace, 'evil'))
 })
 
-afterAll(() => rmSync(place, { recursive: true, force: true }))
+afterAll(() => rmSync(base, { recursive: true, force: true }))
 
 const ran = (): boolean => {
   const found = existsSync(marker)
@@ -38,13 +38,13 @@ const ran = (): boolean => {
   return found
 }
 
-test('the plant works', () => {
+test('control: the planted git configuration runs its program', () => {
   spawnSync('git', ['status'], { cwd: workspace })
   expect(ran()).toBe(true)
 })
 
 test.each(['git status', 'git log -3', 'git diff', 'git -C . status'])(
-  'auto runs %s on the host without the planted program',
+  'auto runs `%s` on the host without the planted program',
   (line) => {
     spawnSync(...cli(['auto', '-w', workspace, '-c', line]), { env })
     expect(ran()).toBe(false)
@@ -52,14 +52,14 @@ test.each(['git status', 'git log -3', 'git diff', 'git -C . status'])(
 )
 
 test.each(['cd evil && git status', 'git -C evil status', '(cd evil; git diff --stat)'])(
-  'the host is not given to %s',
+  'check does not allow `%s` on the host',
   (line) => {
     const { stdout } = spawnSync(...cli(['check', 'command', '--json', line]), { env })
     expect(JSON.parse(stdout.toString()).action).toBe('sandbox')
   },
 )
 
-test('a hook does not allow git in a workspace without a repository of its own', () => {
+test('a hook does not allow git in a workspace without its own repository', () => {
   const ask = (): string => {
     const call = { tool_name: 'Bash', tool_input: { command: 'git status' }, cwd: workspace }
     const { stdout } = spawnSync(...cli(['hook', 'claude-code']), {
@@ -69,7 +69,7 @@ test('a hook does not allow git in a workspace without a repository of its own',
     return JSON.parse(stdout.toString()).hookSpecificOutput.permissionDecision
   }
   expect(ask()).toBe('ask')
-  execFileSync('git', ['init', '--quiet', join(place, 'other')])
-  execFileSync('mv', [join(place, 'other', '.git'), workspace])
+  execFileSync('git', ['init', '--quiet', join(base, 'other')])
+  execFileSync('mv', [join(base, 'other', '.git'), workspace])
   expect(ask()).toBe('allow')
 })

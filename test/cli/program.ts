@@ -4,7 +4,7 @@ import { packageRoot } from '../conformance/world.ts'
 
 /**
  * How the tests start the command line: with Node, or, with `RINGFENCE_TEST_FRONT=1`, through the native front and a
- * broker. Nobody may see a difference, so the same tests run both ways.
+ * broker. Both must behave the same, so the same tests run both ways.
  */
 const THROUGH_FRONT = process.env.RINGFENCE_TEST_FRONT === '1'
 

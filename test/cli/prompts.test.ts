@@ -7,7 +7,7 @@ import { packageRoot } from '../conformance/world.ts'
 import { cli } from './program.ts'
 import { answering, type Conversation } from './pseudo-terminal.ts'
 
-/** Every question that the built command line asks, put to somebody at a real terminal. */
+/** Every prompt of the built command line, answered at a real terminal. */
 
 const base = mkdtempSync(join(tmpdir(), 'rf-prompts-'))
 const workspace = join(base, 'work')
@@ -25,17 +25,17 @@ const ask = (args: readonly string[], question: string, answer: string): Promise
     env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: state, TERM: 'xterm' },
   })
 
-describe('run with a question', () => {
-  // `git reset --hard` is asked about, also in a sandbox without network; with no repository it fails by itself, with git's own exit code.
+describe('run with a command that needs approval', () => {
+  // `git reset --hard` needs approval, also in a sandbox without network; without a repository it fails with git's own exit code.
   const reset = ['run', '-c', 'git reset --hard']
 
-  test('yes runs it', async () => {
+  test('runs the command after `y`', async () => {
     const { status, screen } = await ask(reset, '[y/N]', 'y')
     expect(screen).toContain('not a git repository')
     expect(status).toBe(128)
   })
 
-  test.each(['n', '', 'perhaps'])('`%s` does not', async (answer) => {
+  test.each(['n', '', 'perhaps'])('does not run the command after `%s`', async (answer) => {
     const { status, screen } = await ask(reset, '[y/N]', answer)
     expect(screen).toContain('approval-required')
     expect(screen).not.toMatch(/not a git repository|internal/)
@@ -44,7 +44,7 @@ describe('run with a question', () => {
 })
 
 describe('run --ask-hosts', () => {
-  // A name below `.test` resolves nowhere: an admitted connection ends at the look-up and says so.
+  // A name below `.test` resolves nowhere: an allowed connection fails at the DNS lookup with a clear message.
   const reach = ['run', '--yes', '--ask-hosts', '-c', 'curl -sS http://files.test:8080/; echo over']
 
   test.each([
@@ -53,7 +53,7 @@ describe('run --ask-hosts', () => {
     ['n', 'rejected by terminal'],
     ['', 'rejected by terminal'],
     ['yes', 'rejected by terminal'],
-  ])('`%s`: %s', async (answer, outcome) => {
+  ])('answering `%s`: %s', async (answer, outcome) => {
     const { status, screen } = await ask(reach, '[N]o:', answer)
     expect(screen).toContain('wants to reach files.test:8080')
     expect(screen).toContain(outcome)
@@ -61,7 +61,7 @@ describe('run --ask-hosts', () => {
     expect(status).toBe(0)
   })
 
-  test('the question names the host, on a terminal that the program left in disorder', async () => {
+  test('resets the terminal before the question, so that the program cannot hide it', async () => {
     const hide = String.raw`printf '\033[1;1r\033[?7l\033]11;#000\007\033]0;'`
     const args = [...reach.slice(0, -1), `${hide}; ${reach.at(-1)}`]
     const { screen } = await ask(args, 'allow files.test:8080? [o]nce', 'n')
@@ -69,7 +69,7 @@ describe('run --ask-hosts', () => {
     expect(screen).toContain('rejected by terminal')
   })
 
-  test('nobody is asked where the question would not be seen', async () => {
+  test('asks nothing if stderr is not a terminal', async () => {
     const quoted = cli(reach)
       .flat()
       .map((word) => `'${word}'`)
@@ -82,7 +82,7 @@ describe('run --ask-hosts', () => {
     expect(readFileSync(join(workspace, 'errors'), 'utf8')).not.toContain('[o]nce')
   })
 
-  test('without a terminal nobody is asked, and the host is refused', () => {
+  test('refuses the host if there is no terminal', () => {
     const { stdout, stderr } = spawnSync(...cli([...reach]), {
       cwd: workspace,
       env: { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: state },
@@ -102,7 +102,7 @@ describe('run --review', () => {
     ['apply', 'a', true, 0],
     ['drop', 'd', false, 0],
     ['wait', 'w', false, 1],
-    ['anything else waits', 'x', false, 1],
+    ['any other answer waits', 'x', false, 1],
   ])('%s', async (_, answer, made, waits) => {
     const { status, screen } = await ask(change, '[w]ait', answer)
     expect(screen).toContain('A made.txt')
@@ -110,7 +110,7 @@ describe('run --review', () => {
     expect([status, existsSync(join(workspace, 'made.txt')), waiting().length]).toEqual([0, made, waits])
   })
 
-  test('nothing was changed, nothing is asked', async () => {
+  test('asks nothing if nothing was changed', async () => {
     const { status, screen } = await ask(['run', '--review', '-c', 'true'], '[w]ait', 'a')
     expect(screen).toContain('no changes')
     expect([status, waiting()]).toEqual([0, []])
@@ -120,7 +120,7 @@ describe('run --review', () => {
 describe('hook install', () => {
   const file = join(base, '.claude', 'settings.json')
 
-  test('yes writes and tries it; no does not', async () => {
+  test('writes and tests the hook after `yes`, and writes nothing after `n`', async () => {
     const no = await ask(['hook', 'install', 'claude-code'], '[y/N]', 'n')
     expect(no.screen).toContain('nothing written')
     expect([no.status, existsSync(file)]).toEqual([126, false])
@@ -131,7 +131,7 @@ describe('hook install', () => {
   })
 })
 
-test('no built file of the command line has an `import()`, which code from a cache cannot do', () => {
+test('no built CLI file has an `import()`, which cached code cannot run', () => {
   const directory = join(packageRoot(), 'dist', 'cli')
   for (const name of readdirSync(directory).filter((one) => one.endsWith('.cjs')))
     expect([name, /(?<![\w.$])import\(/.test(readFileSync(join(directory, name), 'utf8'))]).toEqual([

@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 
-/** A program on a real pseudo-terminal (`script` of util-linux), with somebody who answers its question. */
+/** A program on a real pseudo-terminal (`script` of util-linux), with an answer to its prompt. */
 
 export type Conversation = { readonly status: number | null; readonly screen: string }
 

@@ -18,7 +18,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
 import { answering } from './pseudo-terminal.ts'
 
-/** The built command line against a real server, as a user at a shell has it. */
+/** The built command line against a real server, from a user's view. */
 
 const base = mkdtempSync(join(tmpdir(), 'rf-remote-'))
 const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
@@ -66,17 +66,17 @@ function rf(args: readonly string[], { input, env, cwd = base }: Options = {}) {
 }
 
 describe('login', () => {
-  test('stores the key where only the user reads it', () => {
+  test('stores the key in a file that only the user can read', () => {
     expect(statSync(join(state, 'servers.json')).mode & 0o777).toBe(0o600)
     expect(rf(['login', '--list']).out).toContain(`team  ${url}`)
     expect(rf(['login', '--list', '--json']).out).not.toContain(key)
   })
-  test('a key that the server refuses is not stored', () => {
+  test('does not store a key that the server rejects', () => {
     const { status, err } = rf(['login', url, '--name', 'other'], { input: 'rf_wrong\n' })
     expect([status, err]).toEqual([2, expect.stringContaining('a valid API key is needed')])
     expect(rf(['login', '--list']).out).not.toContain('other')
   })
-  test('several servers: the chosen one is used, and forgotten', () => {
+  test('uses the selected one of several servers, and removes it at logout', () => {
     rf(['login', url, '--name', 'second'], { input: key })
     expect(rf(['login', '--list']).out).toContain('*  second')
     rf(['login', '--use', 'team'])
@@ -87,20 +87,20 @@ describe('login', () => {
 })
 
 describe('exec', () => {
-  test('passes standard input, bytes as they are', () => {
+  test('passes standard input byte for byte', () => {
     const bytes = randomBytes(300_000)
     const { status, out } = rf(['sandbox', 'exec', 'web', 'sha256sum'], { input: bytes })
     expect([status, out]).toEqual([0, `${createHash('sha256').update(bytes).digest('hex')}  -\n`])
   })
-  test('flags after the program are the program’s, and so is the exit code', () => {
+  test('passes flags after the program and the exit code of the program', () => {
     expect(rf(['sandbox', 'exec', 'web', 'ls', '--help']).out).toContain('Usage: ls')
     expect(rf(['sandbox', 'exec', 'web', '--', 'sh', '-c', 'exit 7']).status).toBe(7)
   })
-  test('a time limit is named', () => {
+  test('reports a time limit', () => {
     const { status, err } = rf(['sandbox', 'exec', 'web', '--timeout', '200ms', 'sleep', '9'])
     expect([status, err]).toEqual([124, 'ringfence: timed out after 0.2 s (--timeout)\n'])
   })
-  test('Ctrl-C reaches the command', async () => {
+  test('passes Ctrl-C to the command', async () => {
     const line = 'trap "echo caught; exit 9" INT; echo up; while true; do sleep 0.05; done'
     const child = spawn(process.execPath, [program, 'sandbox', 'exec', 'web', '-c', line], {
       env: environment,
@@ -114,10 +114,10 @@ describe('exec', () => {
     const code = await new Promise((resolve) => child.once('exit', resolve))
     expect([code, said]).toEqual([9, 'up\ncaught\n'])
   })
-  test('a shell in a terminal', async () => {
+  test('opens a shell in a terminal', async () => {
     const { screen, status } = await answering(
       [process.execPath, program, 'sandbox', 'shell', 'web'],
-      '# ',
+      '$ ',
       'test -t 0 && echo "tty-$((40 + 2))"; exit 5',
       { cwd: base, env: environment },
     )
@@ -126,8 +126,8 @@ describe('exec', () => {
   })
 })
 
-describe('files', () => {
-  test('a directory there and back', () => {
+describe('cp', () => {
+  test('copies a directory to a sandbox and back', () => {
     mkdirSync(join(base, 'tree', 'sub'), { recursive: true })
     writeFileSync(join(base, 'tree', 'sub', 'b'), 'content')
     expect(rf(['sandbox', 'cp', 'tree', 'web:/tmp/tree']).err).toContain('copy directories with -r')
@@ -135,20 +135,20 @@ describe('files', () => {
     expect(rf(['sandbox', 'cp', '-r', 'web:/tmp/tree', 'back']).status).toBe(0)
     expect(readFileSync(join(base, 'back', 'sub', 'b'), 'utf8')).toBe('content')
   })
-  test('never through a link in the target', () => {
+  test('never writes through a symlink in the target', () => {
     mkdirSync(join(base, 'target'))
     symlinkSync(join(base, 'victim'), join(base, 'target', 'b'))
     rf(['sandbox', 'exec', 'web', '-c', 'mkdir -p /tmp/links && echo x > /tmp/links/b'])
     expect(rf(['sandbox', 'cp', '-r', 'web:/tmp/links', 'target']).status).not.toBe(0)
     expect(existsSync(join(base, 'victim'))).toBe(false)
   })
-  test('a missing file is named', () => {
+  test('names a missing file', () => {
     expect(rf(['sandbox', 'cp', 'nosuch', 'web:/tmp/x']).err).toContain('does not exist on this machine')
     expect(rf(['sandbox', 'cp', 'web:/tmp/nosuch', 'x']).err).toContain('does not exist in the sandbox')
   })
 })
 
-test('a port of the sandbox on this machine, for any protocol', async () => {
+test('`sandbox port --open` forwards a port of a sandbox for any protocol', async () => {
   const echo = `import socket
 s=socket.create_server(('127.0.0.1',7007))
 print('up',flush=True)
@@ -176,8 +176,8 @@ c.sendall(c.recv(99).upper())`
   expect(await new Promise((resolve) => forward.once('exit', resolve))).toBe(0)
 })
 
-describe('what happens in sandboxes', () => {
-  test('names, labels and live ones only', () => {
+describe('sandbox commands', () => {
+  test('create with name and labels, and list only running ones', () => {
     const id = rf(['sandbox', 'create', '--name', 'short']).out.trim()
     expect(rf(['sandbox', 'ls', '--label', 'kind=test']).out).not.toContain('short')
     expect(rf(['sandbox', 'rm', 'short']).status).toBe(0)
@@ -186,7 +186,7 @@ describe('what happens in sandboxes', () => {
     expect(rf(['sandbox', 'wait', id]).out).toContain('destroyed')
     expect(rf(['sandbox', 'get', 'short']).err).toContain('no live sandbox has the id or name `short`')
   })
-  test('stats', () => {
+  test('stats prints usage', () => {
     const [row] = JSON.parse(rf(['sandbox', 'stats', 'web', '--no-stream', '--json']).out)
     expect(row).toMatchObject({ name: 'web', state: 'ready' })
     expect(row.memory_bytes === null || row.memory_bytes > 0).toBe(true)
@@ -206,12 +206,12 @@ describe('what happens in sandboxes', () => {
     await new Promise((resolve) => logs.once('exit', resolve))
     expect(said).toContain('line\n')
   })
-  test('webhooks', () => {
+  test('webhook commands work', () => {
     const { id } = JSON.parse(rf(['webhook', 'create', 'http://127.0.0.1:9/', '--json']).out)
     expect(rf(['webhook', 'ls']).out).toContain(id)
     expect(rf(['webhook', 'rm', id]).out).toContain('removed')
   })
-  test('the audit log of the server, where one is named', () => {
+  test('audit reads the log of the server if one is selected', () => {
     const env = { RINGFENCE_URL: url, RINGFENCE_API_KEY: key }
     expect(rf(['audit', 'verify'], { env }).out).toMatch(/^ok: \d+ records/)
     expect(JSON.parse(rf(['audit', 'tail', '-n', '1', '--json'], { env }).out)).toHaveProperty('hash')
@@ -222,12 +222,12 @@ describe('what happens in sandboxes', () => {
   })
 })
 
-test('words that were meant', () => {
+test('a mistyped command gets a suggestion', () => {
   expect(rf(['snadbox']).err).toContain('did you mean `ringfence sandbox`?')
   expect(rf(['sandbox', 'sttas']).err).toContain('did you mean `stats`?')
 })
 
-test('a program that does not exist: nothing is learned, nothing written', () => {
+test('learning a missing program exits with 127 and writes nothing', () => {
   const file = join(base, 'learned.toml')
   const cwd = mkdtempSync(join(tmpdir(), 'rf-remote-work-'))
   const { status, out } = rf(['policy', 'learn', '-o', file, '--', './nosuch'], { cwd })

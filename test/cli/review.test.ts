@@ -54,8 +54,8 @@ const reviewed = async (line: string, more: Record<string, unknown> = {}) => {
 const listed = (changes: readonly { readonly change: string; readonly relative: string }[]) =>
   changes.map(({ change, relative }) => `${change} ${relative}`)
 
-describe('review before apply', () => {
-  test('nothing of the original changes, and all that happened is listed', async () => {
+describe('run --review', () => {
+  test('leaves the originals unchanged and lists every change', async () => {
     const review = await reviewed(LINE)
     expect(readFileSync(join(workspace, 'edited'), 'utf8')).toBe('one\ntwo\n')
     expect(readdirSync(workspace).sort()).toEqual(['dir', 'edited', 'kept', 'removed'])
@@ -77,7 +77,7 @@ describe('review before apply', () => {
     expect(changes.find(({ relative }) => relative === 'pipe')?.kind).toBe('other')
   })
 
-  test('all of it is applied but what is no file, directory or link', async () => {
+  test('applies all changes except special files', async () => {
     const review = await reviewed(LINE)
     const refused = await review.apply()
     expect(refused.map(({ path }) => path)).toEqual([join(workspace, 'pipe')])
@@ -90,7 +90,7 @@ describe('review before apply', () => {
     expect(readdirSync(workspace).filter((name) => name.startsWith('.ringfence'))).toEqual([])
   })
 
-  test('some of it, then the rest', async () => {
+  test('applies some changes, then the rest', async () => {
     const review = await reviewed('echo a > a; echo b > b')
     expect(await review.apply(({ relative }) => relative === 'b')).toEqual([])
     expect([existsSync(join(workspace, 'a')), existsSync(join(workspace, 'b'))]).toEqual([false, true])
@@ -99,7 +99,7 @@ describe('review before apply', () => {
     expect(readdirSync(join(base, 'home', 'reviews'))).toEqual([])
   })
 
-  test('what changed meanwhile stays as it is', async () => {
+  test('does not overwrite an original that changed meanwhile', async () => {
     const review = await reviewed('echo mine >> edited; echo x > added; rm removed; rm -r dir')
     writeFileSync(join(workspace, 'edited'), 'somebody else\n')
     writeFileSync(join(workspace, 'added'), 'somebody else\n')
@@ -113,7 +113,7 @@ describe('review before apply', () => {
     expect(existsSync(join(workspace, 'removed'))).toBe(false)
   })
 
-  test('a link on the way is not followed', async () => {
+  test('does not follow a symlink in the path', async () => {
     const review = await reviewed('echo x > dir/added')
     rmSync(join(workspace, 'dir'), { recursive: true })
     const outside = join(base, 'outside')
@@ -124,7 +124,7 @@ describe('review before apply', () => {
     expect(readdirSync(outside)).toEqual([])
   })
 
-  test('a file never comes out with somebody else’s rights', async () => {
+  test('applies files without setuid bits', async () => {
     const review = await reviewed(
       `python3 -c 'open("tool", "w"); import os; os.chmod("tool", 0o4755)' || echo x > tool`,
     )
@@ -132,7 +132,7 @@ describe('review before apply', () => {
     expect(lstatSync(join(workspace, 'tool')).mode & 0o7000).toBe(0)
   })
 
-  test('a hole stays a hole, and what is long has another name when it was written to', async () => {
+  test('keeps sparse files sparse, and gives a changed large file a new version', async () => {
     const review = await reviewed('truncate -s 200M holes; echo end >> holes')
     const [change] = await review.changes()
     const name = await review.version(change as NonNullable<typeof change>)
@@ -145,14 +145,14 @@ describe('review before apply', () => {
     expect(readFileSync(join(workspace, 'holes')).subarray(-9).toString()).toBe('end\nmore\n')
   })
 
-  test('dropped, nothing is left', async () => {
+  test('leaves nothing after a drop', async () => {
     const review = await reviewed(LINE)
     review.drop()
     expect(readdirSync(join(base, 'home', 'reviews'))).toEqual([])
     expect(readFileSync(join(workspace, 'removed'), 'utf8')).toBe('gone\n')
   })
 
-  test('protected names stay protected', async () => {
+  test('keeps protected names protected', async () => {
     const sandbox = await Sandbox.create({ workspace, review: true }, options)
     const { violations } = await sandbox.exec(`python3 -c 'import os; os.makedirs(".g" + "it")' || true`, {
       approve: () => true,
@@ -162,7 +162,7 @@ describe('review before apply', () => {
     expect(readdirSync(join(base, 'home', 'reviews'))).toEqual([])
   })
 
-  test('what cannot be reviewed is refused', async () => {
+  test('refuses a second writable grant inside the workspace', async () => {
     const nested = { write: [join(workspace, 'dir')] }
     await expect(Sandbox.create({ workspace, review: true, ...nested }, options)).rejects.toMatchObject({
       code: 'unsupported',
@@ -171,8 +171,8 @@ describe('review before apply', () => {
   })
 })
 
-describe('the difference as text', () => {
-  test('shows what is removed and added with its surroundings', () => {
+describe('the text diff', () => {
+  test('shows removed and added lines with context', () => {
     const before = Array.from({ length: 20 }, (_, i) => `line ${i}`).join('\n')
     const after = before.replace('line 10', 'line ten')
     expect(unifiedDiff(before, after, 'f')).toBe(
@@ -192,7 +192,7 @@ describe('the difference as text', () => {
     )
   })
 
-  test('says nothing of equal texts', () => {
+  test('is empty for equal texts', () => {
     expect(unifiedDiff('a\n', 'a\n', 'f')).toBe('')
   })
 })

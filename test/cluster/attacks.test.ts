@@ -66,8 +66,8 @@ async function knock(
   })
 }
 
-describe('the address for nodes', () => {
-  test('refuses a peer without a certificate, or one of another authority', async () => {
+describe('the node-to-node address', () => {
+  test('refuses a peer without a certificate, or with one of another authority', async () => {
     expect(await knock('n1', '/healthz')).not.toBe(200)
     expect(typeof (await knock('n1', '/healthz'))).toBe('string')
     const other = postgres.fresh('stranger')
@@ -79,7 +79,7 @@ describe('the address for nodes', () => {
     await theirs.close()
   })
 
-  test('refuses a certificate of the cluster that is not the one of a running node', async () => {
+  test('refuses a valid certificate that belongs to no running node', async () => {
     const authority = await authorityOf(store, fleet.clusterKey)
     const unknown = issueNodeCertificate(authority, 'ffffffffffffffff')
     expect(await knock('n1', '/healthz', unknown)).toBe(403)
@@ -88,7 +88,7 @@ describe('the address for nodes', () => {
     expect(await knock('n1', '/healthz', former)).toBe(403)
   })
 
-  test('answers a node only about what it owns, and authenticates the caller itself', async () => {
+  test('answers a node only about its own sandboxes, and authenticates the client itself', async () => {
     const authority = await authorityOf(store, fleet.clusterKey)
     const peer = issueNodeCertificate(authority, 'eeeeeeeeeeeeeeee')
     const self = { ...(await nodeRow('n2')), id: 'eeeeeeeeeeeeeeee', name: 'n3', role: 'api' as const }
@@ -116,7 +116,7 @@ describe('the address for nodes', () => {
   })
 })
 
-test('a client cannot pretend to be another one behind a node', async () => {
+test('a client cannot forge its address to avoid the limit on wrong keys', async () => {
   const id = (
     await fleet.nodes[0]?.call('POST', '/v1/sandboxes', {
       key: fleet.admin,
@@ -145,7 +145,7 @@ describe('a join token', () => {
     await expect(redeemJoinToken(store, token)).rejects.toThrow('not valid')
   })
 
-  test('expires, cannot be guessed, and is nothing in another database', async () => {
+  test('expires, cannot be guessed, and is invalid in another database', async () => {
     const token = await createJoinToken(store, fleet.clusterKey, -1)
     await expect(redeemJoinToken(store, token)).rejects.toThrow('not valid')
     await expect(redeemJoinToken(store, `rfj_${'0'.repeat(48)}`)).rejects.toThrow('not valid')
@@ -154,7 +154,7 @@ describe('a join token', () => {
   })
 })
 
-test('a node that stops in the middle of a transaction does not hold up who fences it', async () => {
+test('a node that hangs in a transaction does not block fencing', async () => {
   const node = await nodeRow('n3')
   const options = { stateDir: tmpdir(), databaseUrl: postgres.url }
   const stopped = await openStore({ ...options, idleMs: 300 })
@@ -172,7 +172,7 @@ test('a node that stops in the middle of a transaction does not hold up who fenc
   await stopped.close()
 })
 
-test('a node is fenced only after its lease, and only once', async () => {
+test('a node is fenced only after its lease expired, and only once', async () => {
   const node = await nodeRow('n1')
   expect(await store.write((tx) => fenceNode(tx, node, 'me'))).toBe(false)
   const own = await nodeRow('n3')

@@ -9,7 +9,7 @@ import { packageRoot } from '../conformance/world.ts'
 
 const read = (...path: string[]): string => readFileSync(join(packageRoot(), 'deploy', ...path), 'utf8')
 
-test('the configurations are valid, also with what the containers add', () => {
+test('the example configurations are valid, also with the variables of the containers', () => {
   const kubernetes =
     /ringfence\.toml: \|\n((?: {4}.*\n?)+)/.exec(read('kubernetes', 'base', 'config.yaml'))?.[1] ?? ''
   for (const text of [kubernetes.replace(/^ {4}/gm, ''), read('swarm', 'ringfence.toml')]) {
@@ -21,29 +21,29 @@ test('the configurations are valid, also with what the containers add', () => {
   }
 })
 
-test('the cluster key is mounted for its owner alone', () => {
+test('the cluster key is mounted readable by its owner only', () => {
   expect(read('swarm', 'stack.yml')).toMatch(/source: ringfence_cluster_key\n\s+mode: 0400/)
   for (const file of ['api.yaml', 'node.yaml'])
     expect(read('kubernetes', 'base', file)).toMatch(/secretName: ringfence, defaultMode: 0400/)
 })
 
-test('every command and flag of the examples exists', () => {
+test('every command and flag in the examples exists', () => {
   const all = [
     read('swarm', 'stack.yml'),
     read('kubernetes', 'base', 'api.yaml'),
     read('kubernetes', 'base', 'node.yaml'),
   ]
-  const help = readFileSync(join(packageRoot(), 'src', 'cli', 'serve.ts'), 'utf8')
+  const help = readFileSync(join(packageRoot(), 'src', 'cli', 'server', 'serve.ts'), 'utf8')
   for (const text of [...all, read('systemd', 'ringfence.service')])
     for (const [, line = ''] of text.matchAll(/ringfence serve (.*)$/gm))
       for (const [, flag] of line.matchAll(/--([\w-]+)/g))
         if (flag !== 'config') expect(help, flag).toMatch(new RegExp(`'?${flag}'?: \\{ type`))
 })
 
-test('every metric of the dashboard is one of ours', () => {
+test('every metric in the dashboard exists', () => {
   const dashboard = read('grafana', 'ringfence-cluster.json')
   const sources = ['compose/serve-cluster.ts', 'server/cluster/create-router.ts', 'server/cluster/router.ts']
-  const ours = [...sources, 'supervisor/supervisor.ts', 'supervisor/takeover.ts']
+  const ours = [...sources, 'supervisor/telemetry/sandbox-gauges.ts', 'supervisor/lifecycle/takeover.ts']
     .map((file) => readFileSync(join(packageRoot(), 'src', file), 'utf8'))
     .join('\n')
   const names = new Set([...dashboard.matchAll(/ringfence_\w+/g)].map(([name]) => name))

@@ -24,6 +24,9 @@ const view = async (id: string) => (await ask(1, 'GET', `/v1/sandboxes/${id}`)).
 const nodeOf = (id: string): string | undefined =>
   fleet.nodes.find(({ server }) => server.parts.supervisor.has(id))?.name
 
+const staying = async (): Promise<readonly { id: string; why: string }[]> =>
+  (await ask(1, 'GET', '/v1/nodes')).json.items.find((one: { name: string }) => one.name === 'n1').staying
+
 async function created(body: object): Promise<string> {
   const made = await ask(1, 'POST', '/v1/sandboxes', { placement: { node: 'n1' }, ...body })
   expect(made.status, made.text).toBe(201)
@@ -43,7 +46,7 @@ async function openTerminal(id: string): Promise<void> {
   socket.terminate()
 }
 
-test('running with restart, paused without memory, and the rest', async () => {
+test('draining moves sandboxes with `restart` and paused ones, and leaves the others running', async () => {
   const agreed = await created({ restart: true })
   await run(agreed, 'echo agreed > /tmp/file')
   // Private directories are kept without the memory of a sandbox.
@@ -54,6 +57,10 @@ test('running with restart, paused without memory, and the rest', async () => {
   await run(paused, 'echo paused > /home/user/file')
   await supervisor.pause(operator, paused, false)
   const rest = await created({})
+  const frozen = await created({})
+  const agreedFrozen = await created({ restart: true })
+  await run(agreedFrozen, 'echo frozen > /tmp/file')
+  for (const id of [frozen, agreedFrozen]) await supervisor.pause(operator, id, true)
   await openTerminal(agreed)
 
   const drained = await ask(1, 'POST', '/v1/nodes/n1/drain', {})
@@ -70,11 +77,24 @@ test('running with restart, paused without memory, and the rest', async () => {
   const woken = await ask(1, 'POST', `/v1/sandboxes/${paused}/resume`, {})
   expect(woken.status, woken.text).toBe(200)
   expect(await run(paused, 'cat /home/user/file')).toBe('paused\n')
+  // With `restart: true` a sandbox agreed to lose its memory; without, it keeps it where it is.
+  expect(await until(() => nodeOf(agreedFrozen) === 'n2')).toBe(true)
+  expect((await ask(1, 'POST', `/v1/sandboxes/${agreedFrozen}/resume`, {})).status).toBe(200)
+  expect(await run(agreedFrozen, 'cat /tmp/file')).toBe('frozen\n')
+  expect(await until(async () => (await staying()).length === 2)).toBe(true)
+  expect(await staying()).toEqual(
+    expect.arrayContaining([
+      { id: rest, why: 'it runs, and was created without `restart: true`' },
+      { id: frozen, why: expect.stringContaining('paused with its memory, which cannot move') },
+    ]),
+  )
+  expect((await ask(1, 'POST', `/v1/sandboxes/${frozen}/resume`, {})).status).toBe(200)
+  expect(nodeOf(frozen)).toBe('n1')
   const refused = await ask(1, 'POST', '/v1/sandboxes', { placement: { node: 'n1' } })
   expect(refused.status, refused.text).toBe(501)
 })
 
-test('SIGTERM moves them too', async () => {
+test('SIGTERM moves sandboxes with `restart` to another node', async () => {
   await ask(1, 'POST', '/v1/nodes/n1/uncordon', {})
   for (const { server } of fleet.nodes) await server.parts.cluster?.node.refresh()
   const id = await created({ restart: true })

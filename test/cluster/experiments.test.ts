@@ -20,8 +20,8 @@ afterAll(async () => postgres?.stop())
 const percentile = (values: readonly number[], share: number): number =>
   values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(values.length * share))] ?? 0
 
-describe.runIf(FULL)('races over three replicas', () => {
-  test('a quota of 50 under 500 racing creates, and 1,000 racing creates with 50 idempotency keys', {
+describe.runIf(FULL)('races on three replicas', () => {
+  test('500 racing creates respect a quota of 50, and 1,000 with 50 idempotency keys create 50 sandboxes', {
     timeout: 600_000,
   }, async () => {
     const rest = '[server]\nmax_sandboxes_per_key = 2000\n[[tenant]]\nname = "fifty"\nmax_sandboxes = 50\n'
@@ -65,8 +65,8 @@ describe.runIf(FULL)('races over three replicas', () => {
   })
 })
 
-describe.runIf(FULL)('what a fleet costs', () => {
-  test('create and exec through another node, and with one node', { timeout: 600_000 }, async () => {
+describe.runIf(FULL)('overhead of a cluster', () => {
+  test('create and exec through another node, compared with one node', { timeout: 600_000 }, async () => {
     const fleet = await startFleet(postgres.fresh('costs'), [{ leaseSecs: 10 }, { leaseSecs: 10 }])
     const alone = await startFleet(postgres.fresh('alone'), [{ leaseSecs: 10 }])
     const plain = await startTestServer('', { databaseUrl: postgres.fresh('plain') })

@@ -38,7 +38,9 @@ type Fault = (typeof TAKEOVERS)[number] | (typeof HARMLESS)[number]
 const FAULTS: readonly Fault[] = [...TAKEOVERS, ...HARMLESS]
 
 describe.runIf(FULL && isPossible)('faults under load', () => {
-  test(`${ROUNDS} rounds of a random fault`, { timeout: 7_200_000 }, async () => {
+  test(`${ROUNDS} rounds of random faults lose no record, and no write of an old epoch succeeds`, {
+    timeout: 7_200_000,
+  }, async () => {
     const world = await makeWorld()
     try {
       const rounds = new FaultRounds(world)

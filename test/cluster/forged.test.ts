@@ -64,8 +64,8 @@ const portName = (): string => `8080-${sandbox.replace('_', '')}.localhost`
 const request = (line: string, headers: readonly string[], body = ''): string =>
   [`${line} HTTP/1.1`, ...headers, '', body].join('\r\n')
 
-describe('a client that writes the path of a request between nodes', () => {
-  test('gets no archive, whatever way its request takes to the other node', async () => {
+describe('a client that sends requests to node-to-node routes', () => {
+  test('gets no archive, by any route to the other node', async () => {
     for (const header of [
       `host: ${portName()}`,
       `host: localhost\r\ne2b-sandbox-id: ${sandbox}\r\ne2b-sandbox-port: 8080`,
@@ -78,7 +78,7 @@ describe('a client that writes the path of a request between nodes', () => {
     }
   })
 
-  test('gives no orders', async () => {
+  test('cannot make a node take over or copy a sandbox', async () => {
     const own = JSON.stringify({ instance: nodeAt(1).id, epoch: 1, reason: 'x', tenant: 'victim' })
     for (const path of [`/peer/sandboxes/${sandbox}/take`, `/peer/copies/${archive.split('-')[0]}`]) {
       const headers = [`host: ${portName()}`, `content-length: ${own.length}`, 'connection: close']
@@ -87,20 +87,23 @@ describe('a client that writes the path of a request between nodes', () => {
     }
   })
 
-  test.each(['GET', 'DELETE', 'HEAD', 'OPTIONS'])('the body of a %s is no second request', async (method) => {
-    const doomed = await created(victim)
-    const inner = request(`DELETE /v1/sandboxes/${doomed}`, [
-      'host: localhost',
-      `authorization: Bearer ${victim}`,
-      '',
-    ])
-    const chunk = `${inner.length.toString(16)}\r\n${inner}\r\n0\r\n\r\n`
-    const headers = ['host: localhost', 'transfer-encoding: chunked', 'connection: close']
-    await answerTo(request(`${method} /v1/sandboxes/${doomed}/nothing`, headers, chunk))
-    // The same connection between the nodes: what is before it was read.
-    expect((await ask(0, 'GET', `/v1/sandboxes/${doomed}`)).json.state).toBe('ready')
-    await ask(0, 'DELETE', `/v1/sandboxes/${doomed}`)
-  })
+  test.each(['GET', 'DELETE', 'HEAD', 'OPTIONS'])(
+    'cannot smuggle a second request in the body of a %s',
+    async (method) => {
+      const doomed = await created(victim)
+      const inner = request(`DELETE /v1/sandboxes/${doomed}`, [
+        'host: localhost',
+        `authorization: Bearer ${victim}`,
+        '',
+      ])
+      const chunk = `${inner.length.toString(16)}\r\n${inner}\r\n0\r\n\r\n`
+      const headers = ['host: localhost', 'transfer-encoding: chunked', 'connection: close']
+      await answerTo(request(`${method} /v1/sandboxes/${doomed}/nothing`, headers, chunk))
+      // The same connection between the nodes: what is before it was read.
+      expect((await ask(0, 'GET', `/v1/sandboxes/${doomed}`)).json.state).toBe('ready')
+      await ask(0, 'DELETE', `/v1/sandboxes/${doomed}`)
+    },
+  )
 })
 
 test('a create without a key is refused before its body is read', async () => {
@@ -111,13 +114,13 @@ test('a create without a key is refused before its body is read', async () => {
   socket.destroy()
 })
 
-test('a create looks up no more volumes than a sandbox may have', async () => {
+test('a create with too many volumes is refused before any look-up', async () => {
   const volumes = Array.from({ length: 20_000 }, (_, at) => ({ name: `vol_${at}`, path: `/v${at}` }))
   const answer = await ask(0, 'POST', '/v1/sandboxes', { volumes })
   expect([answer.status, answer.json.code]).toEqual([400, 'invalid-input'])
 })
 
-test('a revoked key is out on every node', { timeout: 30_000 }, async () => {
+test('a revoked key is rejected on every node', { timeout: 30_000 }, async () => {
   const { secret, key } = await nodeAt(0).server.parts.keys.create({ tenant: 'leaving' })
   const own = await created(secret)
   const answer = await fetch(`${nodeAt(0).server.url}/v1/events?sandbox_id=${own}`, {
@@ -131,7 +134,7 @@ test('a revoked key is out on every node', { timeout: 30_000 }, async () => {
   await answer.text().catch(() => {})
 })
 
-test('a node whose database fails answers the other node', { timeout: 30_000 }, async () => {
+test('a node whose database fails still answers another node', { timeout: 30_000 }, async () => {
   const gone = await created(victim)
   await ask(0, 'POST', `/v1/sandboxes/${gone}/exec`, { command: 'true' })
   await ask(1, 'DELETE', `/v1/sandboxes/${gone}`)
@@ -182,8 +185,8 @@ async function cuttableWire(port: number) {
   }
 }
 
-describe('one that stops the way for others', () => {
-  test('connections that never show a certificate are closed, and nodes still get through', async () => {
+describe('attempts to block node-to-node connections', () => {
+  test('connections without a certificate are closed, and nodes can still connect', async () => {
     const { url } = nodeAt(1).server.parts.cluster?.node.peer(nodeAt(1).id) ?? { url: '' }
     const sockets = await Promise.all(
       Array.from(
@@ -201,7 +204,7 @@ describe('one that stops the way for others', () => {
     for (const socket of sockets) socket.destroy()
   })
 
-  test('an upgrade for a node that does not speak is refused', { timeout: 20_000 }, async () => {
+  test('an upgrade to a node that does not answer is refused', { timeout: 20_000 }, async () => {
     const silent = createServer(() => {})
     await new Promise<void>((resolve) => silent.listen(0, '127.0.0.1', resolve))
     const authority = await authorityOf(nodeAt(0).server.store, fleet.clusterKey)
@@ -221,7 +224,9 @@ describe('one that stops the way for others', () => {
     silent.close()
   })
 
-  test('a node that nothing reaches any more holds nobody', { timeout: 60_000 }, async () => {
+  test('streams and requests to a node are ended when the node becomes unreachable', {
+    timeout: 60_000,
+  }, async () => {
     const authority = await authorityOf(nodeAt(0).server.store, fleet.clusterKey)
     const theirs = issueNodeCertificate(authority, 'eeeeeeeeeeeeeeee')
     let pings = 0
@@ -259,15 +264,19 @@ describe('one that stops the way for others', () => {
     wire.close()
   })
 
-  test.runIf(FULL)('600 streams of one tenant to another node', { timeout: 300_000 }, async () => {
-    const attacker = await fleet.key(['create', 'exec', 'read'], 'attacker')
-    const own = await created(attacker)
-    const headers = ['host: localhost', `authorization: Bearer ${attacker}`]
-    const sockets: Socket[] = []
-    for (let at = 0; at < 600; at++)
-      sockets.push(await opened(request(`GET /v1/events?sandbox_id=${own}`, [...headers, ''])))
-    const path = `/v1/sandboxes/${sandbox}/exec`
-    expect((await ask(0, 'POST', path, { command: 'true' })).status).toBe(200)
-    for (const socket of sockets) socket.destroy()
-  })
+  test.runIf(FULL)(
+    '600 streams of one tenant to another node do not block other requests',
+    { timeout: 300_000 },
+    async () => {
+      const attacker = await fleet.key(['create', 'exec', 'read'], 'attacker')
+      const own = await created(attacker)
+      const headers = ['host: localhost', `authorization: Bearer ${attacker}`]
+      const sockets: Socket[] = []
+      for (let at = 0; at < 600; at++)
+        sockets.push(await opened(request(`GET /v1/events?sandbox_id=${own}`, [...headers, ''])))
+      const path = `/v1/sandboxes/${sandbox}/exec`
+      expect((await ask(0, 'POST', path, { command: 'true' })).status).toBe(200)
+      for (const socket of sockets) socket.destroy()
+    },
+  )
 })

@@ -48,7 +48,7 @@ async function beating(fleet: Fleet, node: string, name: string): Promise<string
   return made.json.id
 }
 
-test('a database that is away for longer than the lease freezes the sandboxes, and they go on afterwards', async () => {
+test('losing the database for longer than the lease freezes the sandboxes; they continue afterwards', async () => {
   const fleet = await newFleet(2, 1)
   const [one, two] = fleet.nodes as [Fleet['nodes'][number], Fleet['nodes'][number]]
   const id = await beating(fleet, 'n1', 'outage')
@@ -78,7 +78,7 @@ test('a database that is away for longer than the lease freezes the sandboxes, a
   expect(restarted).toBe(true)
 })
 
-test('a node whose epoch is over ends its sandboxes, and nothing that it writes counts', async () => {
+test('a node with an expired epoch ends its sandboxes, and its writes are rejected', async () => {
   const fleet = await newFleet(1, 3)
   const [one] = fleet.nodes as [Fleet['nodes'][number]]
   await beating(fleet, 'n1', 'fenced')

@@ -21,7 +21,7 @@ afterAll(async () => {
 const create = (at: number, body: object = {}, key = fleet.admin): Promise<Answer> =>
   (fleet.nodes[at % 2] as Fleet['nodes'][number]).call('POST', '/v1/sandboxes', { key, body })
 
-test('creates fill every node, wait for room, and are refused with the reason', async () => {
+test('creates fill every node, wait for capacity, and are refused with the reason', async () => {
   const made = await Promise.all([0, 1, 2, 3].map((at) => create(at)))
   expect(made.map(({ status, text }) => (status === 201 ? 201 : text))).toEqual([201, 201, 201, 201])
   expect(fleet.nodes.map(({ server }) => server.parts.supervisor.live)).toEqual([2, 2])
@@ -34,7 +34,7 @@ test('creates fill every node, wait for room, and are refused with the reason', 
   expect(refused.headers.get('retry-after')).toBe('5')
 })
 
-test('what no node will ever take is refused at once', async () => {
+test('a create that no node can ever take is refused at once', async () => {
   const labels = await create(0, { placement: { labels: { disk: 'slow' } } })
   expect(labels.status).toBe(501)
   expect(labels.json.message).toContain('without the labels')

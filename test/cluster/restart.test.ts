@@ -60,7 +60,7 @@ async function restarted(id: string, state: string): Promise<void> {
   expect(await until(isBack), JSON.stringify(await view(id))).toBe(true)
 }
 
-test('only what can start elsewhere may ask for it', async () => {
+test('`restart` is refused for sandboxes that are bound to their node', async () => {
   for (const body of [{ workspace: '/tmp' }, { review: true }, { volumes: [{ name: 'v', target: '/v' }] }]) {
     const refused = await ask('n1', 'POST', '/v1/sandboxes', { restart: true, ...body })
     expect(refused.status, refused.text).toBe(400)
@@ -68,7 +68,7 @@ test('only what can start elsewhere may ask for it', async () => {
   }
 })
 
-test('a lost node: running, paused and plain sandboxes, and the node that returns', async () => {
+test('after the loss of a node, sandboxes with `restart` start on another node, and the lost node can return', async () => {
   const kept = await created({ restart: true, metadata: { a: 'b' } })
   await run('n2', kept, 'echo before > /tmp/file')
   const snapshot = await ask('n2', 'POST', `/v1/sandboxes/${kept}/snapshot`, {})
@@ -104,7 +104,7 @@ test('a lost node: running, paused and plain sandboxes, and the node that return
   expect(await view(kept)).toMatchObject({ generation: 2 })
 })
 
-test('the policy judges the spec again, for the key that created the sandbox', async () => {
+test('a restart checks the policy again for the key that created the sandbox', async () => {
   const made = await nodeOf('n1').call('POST', '/v1/sandboxes', {
     key: guest,
     body: { restart: true, placement: { node: 'n1' } },

@@ -64,38 +64,42 @@ async function follow(
   throw new Error(`the command did not end: ${why}, after ${last}`)
 }
 
-test.runIf(FULL)(`${STREAMS} streams lose nothing and get nothing twice`, { timeout: 300_000 }, async () => {
-  const [owner] = fleet.nodes as [FleetNode]
-  let replicas = fleet.nodes.slice(1)
-  const command = `for i in $(seq ${LINES}); do echo "line $i"; sleep 0.03; done`
-  const paths = await Promise.all(
-    Array.from({ length: STREAMS }, async () => {
-      const made = await owner.call('POST', '/v1/sandboxes', { key: fleet.admin, body: {} })
-      const path = `/v1/sandboxes/${made.json.id}`
-      const run = await owner.call('POST', `${path}/exec`, {
-        key: fleet.admin,
-        body: { command, background: true },
-      })
-      expect(run.status, run.text).toBeLessThan(300)
-      return `${path}/execs/${run.json.exec_id}`
-    }),
-  )
-  const reading = paths.map((path, at) => follow(() => replicas, path, at))
-  for (const old of replicas) {
-    await new Promise((resolve) => setTimeout(resolve, 500))
-    const others = replicas.filter((one) => one !== old)
-    replicas = others
-    await old.server.drain()
-    rmSync(old.dir, { recursive: true, force: true })
-    replicas = [...others, await fleet.add(API)]
-  }
-  const results = await Promise.all(reading)
-  const expected = Array.from({ length: LINES }, (_, at) => `line ${at + 1}\n`).join('')
-  const hash = (text: string): string => createHash('sha256').update(text).digest('hex')
-  const attached = results.map((one) => one.attached)
-  console.log(
-    `${STREAMS} streams over a rolling restart: attached ${Math.min(...attached)} to ${Math.max(...attached)} times`,
-  )
-  expect(results.filter(({ text }) => hash(text) !== hash(expected)).map(({ text }) => text)).toEqual([])
-  expect(Math.max(...attached)).toBeGreaterThan(1)
-})
+test.runIf(FULL)(
+  `${STREAMS} streams lose and repeat nothing during a rolling restart`,
+  { timeout: 300_000 },
+  async () => {
+    const [owner] = fleet.nodes as [FleetNode]
+    let replicas = fleet.nodes.slice(1)
+    const command = `for i in $(seq ${LINES}); do echo "line $i"; sleep 0.03; done`
+    const paths = await Promise.all(
+      Array.from({ length: STREAMS }, async () => {
+        const made = await owner.call('POST', '/v1/sandboxes', { key: fleet.admin, body: {} })
+        const path = `/v1/sandboxes/${made.json.id}`
+        const run = await owner.call('POST', `${path}/exec`, {
+          key: fleet.admin,
+          body: { command, background: true },
+        })
+        expect(run.status, run.text).toBeLessThan(300)
+        return `${path}/execs/${run.json.exec_id}`
+      }),
+    )
+    const reading = paths.map((path, at) => follow(() => replicas, path, at))
+    for (const old of replicas) {
+      await new Promise((resolve) => setTimeout(resolve, 500))
+      const others = replicas.filter((one) => one !== old)
+      replicas = others
+      await old.server.drain()
+      rmSync(old.dir, { recursive: true, force: true })
+      replicas = [...others, await fleet.add(API)]
+    }
+    const results = await Promise.all(reading)
+    const expected = Array.from({ length: LINES }, (_, at) => `line ${at + 1}\n`).join('')
+    const hash = (text: string): string => createHash('sha256').update(text).digest('hex')
+    const attached = results.map((one) => one.attached)
+    console.log(
+      `${STREAMS} streams over a rolling restart: attached ${Math.min(...attached)} to ${Math.max(...attached)} times`,
+    )
+    expect(results.filter(({ text }) => hash(text) !== hash(expected)).map(({ text }) => text)).toEqual([])
+    expect(Math.max(...attached)).toBeGreaterThan(1)
+  },
+)

@@ -33,7 +33,7 @@ async function created(body: object = {}): Promise<string> {
   return made.json.id
 }
 
-test('a terminal', async () => {
+test('a terminal works through another node', async () => {
   const id = await created()
   const url = `${urlOf(1).replace('http', 'ws')}/v1/sandboxes/${id}/pty?command=cat`
   const socket = new WebSocket(url, { headers: { authorization: `Bearer ${fleet.admin}` } })
@@ -51,7 +51,7 @@ test('a terminal', async () => {
   ).rejects.toThrow()
 })
 
-test('a program on a port', async () => {
+test('a port works through another node', async () => {
   const id = await created({ network: { mode: 'loopback' } })
   const command = 'python3 -m http.server 8080 --bind 127.0.0.1'
   const run = await ask(1, 'POST', `/v1/sandboxes/${id}/exec`, { body: { command, background: true } })
@@ -77,7 +77,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.HTTPServer(('127.0.0.1', 8082), Handler).serve_forever()
 `
 
-test('a program on a port that answers 421 itself', async () => {
+test('a program on a port may answer 421 itself', async () => {
   const id = await created({ network: { mode: 'loopback' } })
   const path = `/v1/sandboxes/${id}/ports/8082/`
   await ask(1, 'PUT', `/v1/sandboxes/${id}/files?path=/tmp/421.py`, { body: ANSWERS_421 })
@@ -93,7 +93,7 @@ test('a program on a port that answers 421 itself', async () => {
   await ask(1, 'DELETE', `/v1/sandboxes/${id}`)
 })
 
-test('signed addresses of files', async () => {
+test('signed file URLs work through another node', async () => {
   const { Sandbox } = await client('e2b')
   const apiKey = (await fleet.nodes[0]?.server.parts.keys.create({ e2b: true }))?.secret
   const sandbox = await Sandbox.create({ apiKey, apiUrl: urlOf(1), sandboxUrl: urlOf(1) })
@@ -113,7 +113,7 @@ test('signed addresses of files', async () => {
   expect((await fetch(address)).status).toBe(404)
 })
 
-test("E2B's own client: commands, files, a port by name", async () => {
+test('the E2B client works through another node: commands, files, a port by host name', async () => {
   const { Sandbox } = await client('e2b')
   const apiKey = (await fleet.nodes[0]?.server.parts.keys.create({ e2b: true }))?.secret
   const options = { apiKey, apiUrl: urlOf(1), sandboxUrl: urlOf(1) }
@@ -128,7 +128,7 @@ test("E2B's own client: commands, files, a port by name", async () => {
   expect(await sandbox.kill()).toBe(true)
 })
 
-test('MCP: a session of one node is served by the other', async () => {
+test('an MCP session of one node is served by another node', async () => {
   const call = async (at: number, body: object, session?: string): Promise<Response> =>
     fetch(`${urlOf(at)}/mcp`, {
       method: 'POST',

@@ -33,7 +33,7 @@ async function beating(name: string, node: string): Promise<string> {
   return made.json.id
 }
 
-test('a node that is killed: its sandboxes are reported as lost, and their quota is free', async () => {
+test('sandboxes of a killed node are reported as lost, and their quota is released', async () => {
   const [one, two] = fleet.nodes as [NodeProcess, NodeProcess]
   const id = await beating('killed', 'n2')
   const began = performance.now()
@@ -54,7 +54,7 @@ test('a node that is killed: its sandboxes are reported as lost, and their quota
   expect(nodes.find(({ name }) => name === 'n2')).toMatchObject({ state: 'up', epoch: 2 })
 })
 
-test('a node that is stopped for longer than its lease has nothing left running when it returns', async () => {
+test('a node that was stopped for longer than its lease runs no sandbox when it continues', async () => {
   const [one, , three] = fleet.nodes as [NodeProcess, NodeProcess, NodeProcess]
   const id = await beating('stopped', 'n3')
   const below = descendants(three.pid)

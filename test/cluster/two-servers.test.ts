@@ -30,8 +30,8 @@ async function ofFirst(body: object = {}): Promise<string> {
   return made.json.id
 }
 
-describe('a request for a sandbox of the other node', () => {
-  test('commands, files, pause, snapshot and end', async () => {
+describe('a request to a sandbox of another node', () => {
+  test('runs commands, reads files, pauses, snapshots and destroys', async () => {
     const id = await ofFirst()
     const run = await ask(1, 'POST', `/v1/sandboxes/${id}/exec`, { body: { command: 'echo far' } })
     expect(run.json).toMatchObject({ stdout: 'far\n' })
@@ -45,7 +45,7 @@ describe('a request for a sandbox of the other node', () => {
   })
 })
 
-test('the nodes: listed, cordoned, not removed while they run', async () => {
+test('nodes are listed and cordoned, and cannot be removed while they run', async () => {
   const { items } = (await ask(0, 'GET', '/v1/nodes')).json
   expect(items).toMatchObject([
     { name: 'n1', state: 'up', schedule: 'open', epoch: 1, self: true },
@@ -62,8 +62,11 @@ test('the nodes: listed, cordoned, not removed while they run', async () => {
   await fleet.nodes[0]?.server.parts.cluster?.node.refresh()
 })
 
-test('what engines scale by', async () => {
-  const text = (await ask(1, 'GET', '/metrics')).text
+test('metrics for autoscaling are exported', async () => {
+  const read = async (): Promise<string> => (await ask(1, 'GET', '/metrics')).text
+  // A node probes its backends in the background after its start.
+  await until(async () => (await read()).includes('ringfence_free_slots{backend="bubblewrap"}'))
+  const text = await read()
   for (const name of [
     'node_lease_age_seconds',
     'free_slots{backend="bubblewrap"}',
@@ -73,7 +76,7 @@ test('what engines scale by', async () => {
   expect(text).toMatch(/ringfence_forwarded_total\{kind="request"\} [1-9]/)
 })
 
-test('racing creates with one idempotency key are one sandbox', async () => {
+test('racing creates with one idempotency key create one sandbox', async () => {
   const headers = { 'idempotency-key': 'race' }
   const made = await Promise.all(
     Array.from({ length: 20 }, (_, at) => ask(at % 2, 'POST', '/v1/sandboxes', { body: {}, headers })),
@@ -85,7 +88,7 @@ test('racing creates with one idempotency key are one sandbox', async () => {
   await ask(0, 'DELETE', `/v1/sandboxes/${made[0]?.json.id}`)
 })
 
-test('a quota holds over both nodes', async () => {
+test('a quota applies across both nodes', async () => {
   const key = await fleet.key(['create', 'exec', 'read'], 'quota')
   const made = await Promise.all(
     Array.from({ length: 16 }, (_, at) => ask(at % 2, 'POST', '/v1/sandboxes', { key, body: {} })),
@@ -97,7 +100,7 @@ test('a quota holds over both nodes', async () => {
   expect((await ask(1, 'POST', '/v1/sandboxes', { key, body: {} })).status).toBe(201)
 })
 
-test('the limit on webhooks of a tenant, and of operators, holds over both nodes', async () => {
+test('the webhook limit of a tenant and of operators applies across both nodes', async () => {
   for (const key of [await fleet.key(['create', 'exec', 'read'], 'hooks'), fleet.admin]) {
     // A private address: nothing is ever sent there.
     const body = { url: 'http://127.0.0.1:9/hook' }
@@ -111,7 +114,7 @@ test('the limit on webhooks of a tenant, and of operators, holds over both nodes
   }
 })
 
-test('an approval that is answered on the other node lets the command go on', async () => {
+test('an approval answered on another node lets the command run', async () => {
   const id = await ofFirst()
   const run = ask(1, 'POST', `/v1/sandboxes/${id}/exec`, {
     body: { command: 'touch /tmp/a' },
@@ -128,7 +131,7 @@ test('an approval that is answered on the other node lets the command go on', as
   expect((await run).status).toBe(422)
 })
 
-test('records of both nodes are one log: list, logs, events, verification', async () => {
+test('records of both nodes form one log: list, logs, events, verification', async () => {
   const id = await ofFirst({ agent_id: 'logged' })
   const other = await ask(0, 'POST', '/v1/sandboxes', { body: { placement: { node: 'n2' } } })
   await ask(0, 'DELETE', `/v1/sandboxes/${other.json.id}`)
@@ -148,7 +151,7 @@ test('records of both nodes are one log: list, logs, events, verification', asyn
   await ask(1, 'DELETE', `/v1/sandboxes/${id}`)
 })
 
-test('a stream of events has those of both nodes, and goes on from its last id on the other', async () => {
+test('an event stream has the events of both nodes, and continues on the other node from its last id', async () => {
   const stop = new AbortController()
   const url = fleet.nodes[1]?.server.url ?? ''
   const headers = { authorization: `Bearer ${fleet.admin}` }
@@ -169,7 +172,7 @@ test('a stream of events has those of both nodes, and goes on from its last id o
   expect(/^id: (\d+)$/m.exec(first)?.[1]).toBe(last)
 })
 
-test('a snapshot of one node is a template on the other, and its archive goes with its record', async () => {
+test('a snapshot of one node is a template on the other, and its archive is deleted with its record', async () => {
   const id = await ofFirst({ template: 'base', root: 'read-only' })
   await ask(1, 'PUT', `/v1/sandboxes/${id}/files?path=/tmp/kept`, { body: 'from the first' })
   const snapshot = await ask(1, 'POST', `/v1/sandboxes/${id}/snapshot`, { body: {} })
@@ -189,7 +192,7 @@ test('a snapshot of one node is a template on the other, and its archive goes wi
   expect(templates?.archivePath('../../cluster.key')).toBeUndefined()
 })
 
-test('a volume is on one node: sandboxes that mount it go there, and any node reads its files', async () => {
+test('sandboxes with a volume are placed on its node, and any node reads its files', async () => {
   const made = await ask(0, 'POST', '/v1/volumes', { body: { name: 'shared' } })
   expect(made.status, made.text).toBe(201)
   for (const at of [0, 1]) {
@@ -211,7 +214,7 @@ test('a volume is on one node: sandboxes that mount it go there, and any node re
 test.each([
   ['a letter of the path', (id: string) => `/v1/%73andboxes/${id}`],
   ['a letter of the id', (id: string) => `/v1/sandboxes/${id.replace('s', '%73')}`],
-])('a request with %s in another spelling goes to the node of its sandbox too', async (_, pathOf) => {
+])('a request with %s percent-encoded reaches the node of its sandbox', async (_, pathOf) => {
   const id = await ofFirst()
   const run = await ask(1, 'POST', `${pathOf(id)}/exec`, { body: { command: 'echo far' } })
   expect(run.json, run.text).toMatchObject({ stdout: 'far\n' })

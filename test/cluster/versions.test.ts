@@ -28,7 +28,7 @@ const NEXT = [
 const ask = (at: number, method: string, path: string, body?: object) =>
   (fleet.nodes[at] as Fleet['nodes'][number]).call(method, path, { key: fleet.admin, ...(body && { body }) })
 
-test('a newer schema under running nodes, and under one of the older version that starts again', async () => {
+test('nodes of an older version keep working, and can restart, after an additive schema migration', async () => {
   const made = await ask(0, 'POST', '/v1/sandboxes', { placement: { node: 'n2' } })
   expect(made.status, made.text).toBe(201)
   const store = await openStore({ stateDir: fleet.nodes[0]?.dir ?? '', databaseUrl: fleet.databaseUrl })
@@ -60,7 +60,7 @@ test('a schema that this version cannot use is refused', async () => {
   await expect(openStore({ stateDir: '/tmp', databaseUrl })).rejects.toThrow('newer version')
 })
 
-test('migrations only add', () => {
+test('migrations only add tables, columns and indexes', () => {
   const statements = MIGRATIONS.slice(8).flatMap((steps) =>
     steps.flatMap((step) =>
       typeof step === 'string' ? [step] : typeof step === 'function' ? [] : Object.values(step).flat(),

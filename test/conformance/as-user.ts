@@ -13,27 +13,27 @@ export type Report = {
   readonly uses: readonly { readonly name: string; readonly ok: boolean; readonly said: string }[]
 }
 
-/** Nobody special: in no file, without a group or a right of its own. */
+/** An unprivileged uid that is in no user database and no group. */
 export const ORDINARY = 54321
 
-/** The suite as a program of its own, from a place that any user can read. */
+/** Runs the suite as a separate program, from a directory that any user can read. */
 export async function suiteAs(uid: number | undefined, ...more: readonly string[]): Promise<Report> {
-  const place = mkdtempSync(join(tmpdir(), 'rf-suite-'))
+  const copy = mkdtempSync(join(tmpdir(), 'rf-suite-'))
   const root = packageRoot()
   const state = join(root, 'dist', 'test', 'state')
   try {
     for (const part of ['package.json', 'dist/guest', 'dist/test'])
-      cpSync(join(root, part), join(place, part), { recursive: true, filter: (path) => path !== state })
-    const own = [join(place, 'home'), join(place, 'dist', 'test', 'state')]
+      cpSync(join(root, part), join(copy, part), { recursive: true, filter: (path) => path !== state })
+    const own = [join(copy, 'home'), join(copy, 'dist', 'test', 'state')]
     for (const dir of own) {
       mkdirSync(dir)
       if (uid !== undefined) chownSync(dir, uid, uid)
     }
-    chmodSync(place, 0o755)
+    chmodSync(copy, 0o755)
     const env = { PATH: '/usr/local/bin:/usr/bin:/bin', HOME: own[0], LANG: 'C.UTF-8' }
     const as = uid === undefined ? [] : ['--reuid', `${uid}`, '--regid', `${uid}`, '--clear-groups']
-    const args = [...as, process.execPath, join(place, 'dist/test/conformance.js'), '--json', ...more]
-    const { stdout } = await run('setpriv', args, { cwd: place, env, maxBuffer: 1e8 }).catch(
+    const args = [...as, process.execPath, join(copy, 'dist/test/conformance.js'), '--json', ...more]
+    const { stdout } = await run('setpriv', args, { cwd: copy, env, maxBuffer: 1e8 }).catch(
       (error: { stdout?: string; message: string }) => {
         if (error.stdout) return { stdout: error.stdout }
         throw new Error(error.message)
@@ -41,6 +41,6 @@ export async function suiteAs(uid: number | undefined, ...more: readonly string[
     )
     return JSON.parse(stdout) as Report
   } finally {
-    rmSync(place, { recursive: true, force: true })
+    rmSync(copy, { recursive: true, force: true })
   }
 }

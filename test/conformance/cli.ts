@@ -6,18 +6,20 @@ import { docker } from '../../src/backends/docker/backend.ts'
 import { gvisor } from '../../src/backends/gvisor/backend.ts'
 import { native } from '../../src/backends/native/backend.ts'
 import { WritableRoots } from '../../src/host/root/writable-roots.ts'
-import type { Guarantee } from '../../src/model/guarantee.ts'
+import { GUARANTEE_NAMES, type Guarantee } from '../../src/model/guarantee.ts'
+import type { Isolation } from '../../src/model/spec.ts'
 import { isFine, runSuite, runUses } from '../../src/prove/suite.ts'
 import { machineImages, machines } from '../backends/microvm-parts.ts'
 import { testBackend } from '../kubernetes/lab.ts'
 import { startDocker, startPodman, testImages, testState } from './engines.ts'
 import { MACHINE_SABOTAGES, SABOTAGES } from './sabotage.ts'
-import { makeWorld, packageRoot, planOf } from './world.ts'
+import { applySabotage, FrontWay } from './through-front.ts'
+import { makeWorld, packageRoot, planOf, type World } from './world.ts'
 
 /**
  * The suite as a program, so that it can also run as another user and print itself for GUARANTEES.md.
  *   node dist/test/conformance.js [--json] [--only fs.read,…] [--few N] [--mutation] [--root]
- *     [--backend bubblewrap|docker|podman|gvisor|microvm|kubernetes] [--runsc PATH]
+ *     [--front] [--backend bubblewrap|docker|podman|gvisor|microvm|kubernetes] [--runsc PATH]
  */
 const agent = join(packageRoot(), 'dist', 'guest', 'ringfence-agent')
 if (!existsSync(agent)) throw new Error('the guest agent is not built: npm run setup')
@@ -25,8 +27,10 @@ if (!existsSync(agent)) throw new Error('the guest agent is not built: npm run s
 /** The backend in question, and how to end what it needs. */
 type Tried = { readonly backend: Backend; readonly close: () => Promise<void> }
 
+const probePlan = (isolation?: Isolation) =>
+  planOf({ limits: { wallMs: 10_000 }, ...(isolation ? { isolation } : {}) })
+
 async function tried(name: string): Promise<Tried> {
-  const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
   const shared = { agent, probePlan, images: testImages(), stateDir: testState() }
   if (name === 'bubblewrap') return { backend: wall(), close: async () => {} }
   if (name === 'gvisor') {
@@ -50,7 +54,7 @@ async function tried(name: string): Promise<Tried> {
 const wall = (sabotage?: (vector: readonly string[]) => readonly string[]) =>
   bubblewrap({
     agent,
-    probePlan: (isolation) => planOf({ limits: { wallMs: 10_000 }, ...(isolation ? { isolation } : {}) }),
+    probePlan,
     ...(sabotage ? { sabotage } : {}),
   })
 
@@ -65,8 +69,11 @@ async function main(): Promise<number> {
   }
   const few = argument('--few')
   const { backend, close } = await tried(argument('--backend') ?? 'bubblewrap')
+  const front = process.argv.includes('--front')
   try {
-    if (process.argv.includes('--mutation')) return await mutate(mutations(backend.name), control, show)
+    if (process.argv.includes('--mutation'))
+      return await mutate(mutations(backend.name, front), control, show)
+    if (front) return await throughFront(backend, control, world, { only, show })
     const rows = await runSuite(backend, control, world, {
       only,
       few: few === undefined ? undefined : Number(few),
@@ -91,28 +98,59 @@ async function main(): Promise<number> {
   }
 }
 
+type Show = (text: string) => void
+
+/** Every attack as `ringfence run` through the native front and a broker. */
+async function throughFront(
+  backend: Backend,
+  control: Backend,
+  world: World,
+  { only, show }: { readonly only: readonly Guarantee[] | undefined; readonly show: Show },
+): Promise<number> {
+  const way = new FrontWay()
+  const wrapped = way.wrap(backend, world.probe)
+  // Attacks between commands need a sandbox that runs several.
+  const alone = GUARANTEE_NAMES.filter((name) => !name.endsWith('.between'))
+  const rows = await way.run(() => runSuite(wrapped, control, world, { only: only ?? alone }))
+  const bad = rows.filter((row) => !isFine(row))
+  for (const row of bad) show(`${row.verdict.padEnd(15)} ${row.guarantee} ${row.attack} (${row.why})\n`)
+  show(`${way.counts}\n${rows.length - bad.length} passed, ${bad.length} failed\n`)
+  return bad.length === 0 ? 0 : 1
+}
+
 type Mutation = {
   readonly name: string
   readonly breaks: readonly Guarantee[]
   readonly backend: () => Backend
+  /** How its commands are started; absent: by the backend itself. */
+  readonly way?: () => FrontWay
 }
 
-const mutations = (name: string): readonly Mutation[] =>
+const mutations = (name: string, front: boolean): readonly Mutation[] =>
   name === 'microvm'
     ? MACHINE_SABOTAGES.map(({ parts, ...rest }) => ({ ...rest, backend: () => machines(parts) }))
-    : SABOTAGES.map(({ sabotage, ...rest }) => ({ ...rest, backend: () => wall(sabotage) }))
+    : SABOTAGES.filter(({ breaks }) => !front || !breaks.includes('proc.between')).map(
+        ({ sabotage, ...rest }) => ({
+          ...rest,
+          backend: () => wall(sabotage),
+          ...(front ? { way: () => new FrontWay(rest.name) } : {}),
+        }),
+      )
 
 /** Each sabotage must be noticed by at least one proof of the guarantees that it breaks. */
 async function mutate(
   all: readonly Mutation[],
   control: ReturnType<typeof native>,
-  show: (text: string) => void,
+  show: Show,
 ): Promise<number> {
   let missed = 0
-  for (const { name, breaks, backend } of all) {
+  for (const { name, breaks, backend, way: started } of all) {
     // What one attack left outside must not count for the next.
     const world = await makeWorld()
-    const rows = await runSuite(backend(), control, world, { only: breaks }).catch((error: Error) => [
+    const way = started?.()
+    const suite = () =>
+      runSuite(way?.wrap(backend(), world.probe) ?? backend(), control, world, { only: breaks })
+    const rows = await (way?.run(suite) ?? suite()).catch((error: Error) => [
       { guarantee: breaks[0] as Guarantee, attack: '', verdict: 'failed' as const, why: error.message },
     ])
     await world.close()
@@ -131,4 +169,7 @@ function argument(name: string): string | undefined {
   return at < 0 ? undefined : process.argv[at + 1]
 }
 
-process.exitCode = await main()
+/** The sabotage that a broken broker asks for (`--apply NAME`). */
+const asked = SABOTAGES.find(({ name }) => name === argument('--apply'))
+if (asked) applySabotage(asked.sabotage)
+else process.exitCode = await main()

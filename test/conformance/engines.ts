@@ -46,7 +46,7 @@ export function skipped(engine: Parameters<typeof whyNot>[0]): boolean {
 
 const CAP_SYS_ADMIN = 21n
 
-/** Root inside somebody else's container often is not. */
+/** Root in a container often has no CAP_SYS_ADMIN. */
 function mayMount(): boolean {
   const effective = /^CapEff:\s*([0-9a-f]+)/m.exec(readFileSync('/proc/self/status', 'utf8'))?.[1]
   return ((BigInt(`0x${effective}`) >> CAP_SYS_ADMIN) & 1n) === 1n
@@ -54,17 +54,17 @@ function mayMount(): boolean {
 
 const OVERLAY = 0x794c7630
 
-/** An overlay cannot lie on another; then files are copied. */
+/** An overlay cannot be mounted on another overlay; then files are copied. */
 const storage = (dir: string, overlay: string): string => (statfsSync(dir).type === OVERLAY ? 'vfs' : overlay)
 
-/** Made once for all tests of a working copy: what is in it is found by its content. */
+/** Created once for all tests of a working copy: its content is addressed by digest. */
 export const testState = (): string => join(packageRoot(), 'dist', 'test', 'state')
 export const testImages = (): ImageStore => new ImageStore(testState())
 
 export function startDocker(): Promise<TestEngine> {
   const dir = mkdtempSync(join(tmpdir(), 'rf-docker-'))
   const socket = join(dir, 'docker.sock')
-  const places = [
+  const directories = [
     '--data-root',
     join(dir, 'data'),
     '--exec-root',
@@ -82,7 +82,7 @@ export function startDocker(): Promise<TestEngine> {
   const args = [
     '-H',
     `unix://${socket}`,
-    ...places,
+    ...directories,
     ...network,
     '--storage-driver',
     storage(dir, 'overlay2'),
@@ -90,7 +90,7 @@ export function startDocker(): Promise<TestEngine> {
     daemonConfig(dir),
     '--cgroup-parent',
     GROUPS,
-    // Where a containerd of the system runs, it is used; what we make there must not meet what others made.
+    // A containerd of the system is used if it runs; our objects in it must not collide with others.
     '--containerd-namespace',
     basename(dir),
     '--containerd-plugins-namespace',
@@ -99,7 +99,7 @@ export function startDocker(): Promise<TestEngine> {
   return start(dir, socket, find('dockerd') as string, args)
 }
 
-/** gVisor as a second runtime, where there is one. We give containers no network, so it needs none of its own. */
+/** gVisor as a second runtime, if installed. Our containers have no network, so gVisor needs none either. */
 function daemonConfig(dir: string): string {
   const file = join(dir, 'daemon.json')
   const path = find('runsc')
@@ -142,7 +142,7 @@ async function start(
   env: Record<string, string> = {},
 ): Promise<TestEngine> {
   const PATH = '/usr/sbin:/usr/bin:/sbin:/bin'
-  // In mounts of its own, with a /run of its own: whatever it leaves there goes with it.
+  // In its own mount namespace with its own /run, so that its files disappear with it.
   const own = 'mount -t tmpfs -o mode=755 tmpfs /run && exec "$0" "$@"'
   const child = spawn('unshare', ['--mount', '--propagation', 'slave', 'sh', '-c', own, file, ...args], {
     // PLATFORM: Podman's monitor writes a file called `oom` wherever it was started.
@@ -184,7 +184,7 @@ async function stop(child: ChildProcess, dir: string): Promise<void> {
   const late = setTimeout(() => child.kill('SIGKILL'), 20_000)
   await ended
   clearTimeout(late)
-  // Engines mount their own directories; the deepest first.
+  // Engines mount their own directories; unmount the deepest first.
   const mounts = readFileSync('/proc/self/mounts', 'utf8')
     .split('\n')
     .map((line) => line.split(' ')[1] ?? '')
@@ -196,12 +196,12 @@ async function stop(child: ChildProcess, dir: string): Promise<void> {
 
 const GROUPS = 'rf-docker'
 
-/** The parent of its containers' control groups, unless another engine still has some there. */
+/** Removes the parent of its containers' cgroups, unless another engine still uses it. */
 function removeGroups(): void {
-  for (const place of ['', ...readdirSync('/sys/fs/cgroup')])
+  for (const controller of ['', ...readdirSync('/sys/fs/cgroup')])
     try {
-      rmdirSync(join('/sys/fs/cgroup', place, GROUPS))
+      rmdirSync(join('/sys/fs/cgroup', controller, GROUPS))
     } catch {
-      // Not there, or in use.
+      // Missing, or in use.
     }
 }

@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 
-/** A sandbox's process that is our child or nobody's; those of other tests that run beside this one do not count. */
+/** A sandbox process that is our child or an orphan; processes of other tests do not count. */
 function isOurOrphan(pid: string): boolean {
   if (!/^\d+$/.test(pid)) return false
   try {
@@ -13,7 +13,7 @@ function isOurOrphan(pid: string): boolean {
   }
 }
 
-/** What a sandbox may leave on the host: nothing. Counted before and after. */
+/** Counts of everything that a sandbox may leave behind on the host, compared before and after. */
 export function leftovers(): Readonly<Record<string, number>> {
   const lines = (file: string): number => readFileSync(file, 'utf8').split('\n').length - 1
   const cgroups = (dir: string): number =>

@@ -12,7 +12,7 @@ import { checkReport, reportOf, signReport } from '../../src/prove/report.ts'
 import { SABOTAGES } from './sabotage.ts'
 import { packageRoot, planOf } from './world.ts'
 
-/** `ringfence prove`: what it finds, and what follows from it. */
+/** `ringfence prove`: its findings and their effect on sandboxes. */
 
 const base = mkdtempSync(join(tmpdir(), 'rf-prove-'))
 afterAll(() => rmSync(base, { recursive: true, force: true }))
@@ -26,7 +26,7 @@ const TRIED = isFull
   : SABOTAGES.filter(({ name }) => /home directory can be read|sockets in mounted/.test(name))
 
 test.each(TRIED)(
-  'finds out that $name',
+  '`ringfence prove` reports a broken guarantee when $name',
   async ({ breaks, sabotage }) => {
     const backend = bubblewrap({
       agent: guest('ringfence-agent'),
@@ -45,7 +45,7 @@ test.each(TRIED)(
   600_000,
 )
 
-describe('a guarantee that was found broken', () => {
+describe('a guarantee that `ringfence prove` found broken', () => {
   const found = {
     backend: 'bubblewrap',
     time: '2026-01-01T00:00:00.000Z',
@@ -54,7 +54,7 @@ describe('a guarantee that was found broken', () => {
     broken: ['fs.read'],
   } as const
 
-  test('is refused, can be waived by name, and counts again when it was proven', async () => {
+  test('blocks the sandbox unless it is waived by name, and is accepted again after a later run proves it', async () => {
     const stateDir = join(base, 'state')
     const workspace = mkdtempSync(join(base, 'work-'))
     const proofs = new ProofStore(stateDir, VERSION)
@@ -74,11 +74,11 @@ describe('a guarantee that was found broken', () => {
     }
   })
 
-  test('on another version of ringfence says nothing; a damaged result is not passed over', () => {
+  test('is ignored for another version of Ringfence or of the backend program; a damaged proof file is an error', () => {
     const dir = join(base, 'other')
     new ProofStore(dir, '0.0.1').save(found)
     expect(new ProofStore(dir, VERSION).load('bubblewrap')).toBeUndefined()
-    // Another build of the backend's program is another backend.
+    // A different build of the backend's program invalidates the proof.
     const programs = join(dir, 'bin')
     mkdirSync(programs)
     writeFileSync(join(programs, 'bwrap'), 'one build')
@@ -98,7 +98,7 @@ describe('a signed report', () => {
   const found = { guarantee: 'fs.read', verdict: 'proven', held: 1, tried: 1 }
   const proof = { backend: 'x', guarantees: [found], attacks: [] }
 
-  test('is checked elsewhere, with the key that one knows', () => {
+  test('is verified from a copy, and rejected if the expected public key differs', () => {
     const copy = JSON.parse(JSON.stringify(signed))
     expect(checkReport(copy)).toMatchObject({ public_key: key.x })
     expect(checkReport(copy, signingKeyOf(createKey()).x)).toBe('it is signed with another key')
@@ -107,21 +107,21 @@ describe('a signed report', () => {
     ['another mode', { ...signed, report: { ...signed.report, mode: 'full' } }],
     ['another key', { ...signed, public_key: signingKeyOf(createKey()).x }],
     ['another signature', { ...signed, signature: signed.signature.replace(/^./, '/') }],
-  ])('with %s is refused', (_, value) => expect(checkReport(value)).toBe('its signature is not valid'))
+  ])('with %s is rejected', (_, value) => expect(checkReport(value)).toBe('its signature is not valid'))
   test.each([
     ['no list of backends', { backends: 'x' }],
     ['a backend without results', { backends: [{ backend: 'x' }] }],
     ['numbers that are text', { backends: [{ ...proof, guarantees: [{ ...found, held: '7' }] }] }],
     ['attacks without a reason', { backends: [{ ...proof, attacks: [{ guarantee: 'x', attack: 'y' }] }] }],
     ['no kernel', { kernel: 3 }],
-  ])('that is signed, with %s, is refused', (_, changed) => {
+  ])('with a valid signature but %s is rejected', (_, changed) => {
     const report = { ...signed.report, ...changed } as unknown as typeof signed.report
     expect(checkReport(signReport(report, key))).toBe('it is not a report of this version of ringfence')
   })
-  test.each([null, {}, [], 'x'])('%j is none', (value) =>
+  test.each([null, {}, [], 'x'])('is not recognized in %j', (value) =>
     expect(checkReport(value)).toBe('it is not a signed report'),
   )
 })
 
-test('the version is that of the package', () =>
+test('the version constant equals the version in package.json', () =>
   expect(VERSION).toBe(JSON.parse(readFileSync(join(packageRoot(), 'package.json'), 'utf8')).version))

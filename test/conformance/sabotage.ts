@@ -3,7 +3,7 @@ import type { MicrovmParts } from '../../src/backends/microvm/backend.ts'
 import type { Guarantee } from '../../src/model/guarantee.ts'
 
 /**
- * Deliberate damage to the launch of a sandbox. The suite is only worth something if it notices every one of these.
+ * Deliberate damage to the launch of a sandbox. The suite must detect every one of these.
  * A launch vector is a flat list: `arg X` gives X to bubblewrap, `init X` gives X to the agent.
  */
 export type Sabotage = {
@@ -42,7 +42,7 @@ function pairsOf(vector: readonly string[]): readonly (readonly string[])[] {
   return out
 }
 
-/** What the probe measures is right, and the sandboxes with a workspace are not. */
+/** Breaks only sandboxes with a workspace, so that the probe still succeeds. */
 function isolatingOnlyTheProbe(vector: readonly string[]): readonly string[] {
   return vector.includes('bind') ? withoutField('isolate', 0)(vector) : vector
 }
@@ -153,7 +153,7 @@ export const SABOTAGES: readonly Sabotage[] = [
     sabotage: withoutField('protect-path', 1),
   },
   {
-    name: 'control groups are not joined',
+    name: 'cgroups are not joined',
     breaks: ['limit.memory', 'limit.pids', 'limit.cpu'],
     sabotage: (vector) =>
       pairsOf(vector)
@@ -187,12 +187,12 @@ export const SABOTAGES: readonly Sabotage[] = [
   },
 ]
 
-/** Landlock is the second fence: to see the proof of the first, the second has to be taken down as well. */
+/** Landlock is the second layer: to test the proof of the first layer, Landlock is disabled too. */
 function withoutLandlock(vector: readonly string[]): readonly string[] {
   return [...vector, 'init', 'whole-file-system']
 }
 
-/** The same for machines: damage to what their `/init` and their agent are told, and to what is taken back from them. */
+/** The same for virtual machines: damage to the configuration of `/init` and of the agent, and to the files copied back. */
 export type MachineMutation = {
   readonly name: string
   readonly breaks: readonly Guarantee[]
@@ -210,13 +210,23 @@ const dropped =
     return kept
   }
 
-/** Without a limit the group keeps the one that it was born with: none. */
+/** Without this write the cgroup keeps its default: no limit. */
 const unlimited =
   (name: string) =>
   (fields: readonly string[]): readonly string[] =>
     fields.filter((_, at) => fields[at + 1] !== name && fields[at] !== name && fields[at - 1] !== name)
 
 export const MACHINE_SABOTAGES: readonly MachineMutation[] = [
+  {
+    name: 'commands share their namespaces',
+    breaks: ['proc.between'],
+    // Breaks only sandboxes with a workspace, so that the probe still succeeds.
+    parts: {
+      sabotage: {
+        config: (fields) => (fields.includes('supervise') ? dropped(0, 'isolate')(fields) : fields),
+      },
+    },
+  },
   {
     name: 'the seccomp filter allows everything',
     breaks: ['kernel.filtered'],

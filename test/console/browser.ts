@@ -130,6 +130,31 @@ export async function saveDocImage(page: Page, name: string): Promise<void> {
   await page.screenshot({ path: join(dir, `${name}.png`) })
 }
 
+const views = new Map<string, Buffer[]>()
+
+/** Remembers how one page looks in one view, for `saveSheets`. */
+export async function rememberView(page: Page, name: string): Promise<void> {
+  if (process.env.RINGFENCE_PICTURES !== '1') return
+  views.set(name, [...(views.get(name) ?? []), await page.screenshot()])
+}
+
+/** For the documentation: one picture of each page, with all views side by side. */
+export async function saveSheets(browser: Browser): Promise<void> {
+  const dir = join(packageRoot(), 'docs', 'images', 'console')
+  if (views.size > 0) mkdirSync(dir, { recursive: true })
+  const page = await browser.newPage({ viewport: { width: 1370, height: 340 } })
+  for (const [name, pictures] of views) {
+    const images = pictures.map(
+      (bytes) => `<img height="320" src="data:image/png;base64,${bytes.toString('base64')}">`,
+    )
+    await page.setContent(
+      `<body style="margin:10px;display:flex;gap:10px;background:#8b95a1">${images.join('')}</body>`,
+    )
+    await page.screenshot({ path: join(dir, `${name}.jpg`), type: 'jpeg', quality: 78 })
+  }
+  await page.close()
+}
+
 /** A screenshot into the directory `RINGFENCE_LOOK`, to judge the design. */
 export async function saveScreenshot(page: Page, name: string): Promise<void> {
   const dir = process.env.RINGFENCE_LOOK

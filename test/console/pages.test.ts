@@ -4,14 +4,16 @@ import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { compose, skillRunner } from '../../src/compose/compose.ts'
 import { packageRoot } from '../conformance/world.ts'
-import { startTestServer, type TestServer } from '../server/test-server.ts'
+import { FULL, startTestServer, type TestServer } from '../server/test-server.ts'
 import {
   accessibilityProblems,
   type ConsolePage,
   launchBrowser,
   openConsole,
+  rememberView,
   saveDocImage,
   saveScreenshot,
+  saveSheets,
   signIn,
 } from './browser.ts'
 
@@ -115,6 +117,7 @@ beforeAll(async () => {
   void exec(tests as string, 'cd src && git push origin main && npm publish')
 }, 60_000)
 afterAll(async () => {
+  await saveSheets(browser)
   await browser.close()
   await home.close()
 })
@@ -171,18 +174,20 @@ async function visit(at: ConsolePage, path: string, shows: string | RegExp): Pro
   await at.page.locator('#main').getByText(shows).first().waitFor()
 }
 
-const VIEWS = [
+const ALL_VIEWS = [
   ['dark', 1360, 850],
   ['light', 1360, 850],
   ['dark', 390, 844],
   ['light', 390, 844],
 ] as const
+/** Each theme and each width once; all of them in the full tests and for the pictures. */
+const VIEWS = FULL || process.env.RINGFENCE_PICTURES === '1' ? ALL_VIEWS : [ALL_VIEWS[0], ALL_VIEWS[3]]
 
-describe.each(VIEWS)('in the %s theme, %i wide', (theme, width, height) => {
+describe.each(VIEWS)('the console in the %s theme, %i wide', (theme, width, height) => {
   const phone = width < 600
   const suffix = `${theme === 'light' ? '-light' : ''}${phone ? '-phone' : ''}`
 
-  test('every page has its content, fits, and passes axe', async () => {
+  test('shows every page with its content, without overflow and axe errors', async () => {
     const at = await openConsole(browser, home.server.url, { theme, width, height })
     await signIn(at, home.server)
     const found: string[] = []
@@ -196,6 +201,7 @@ describe.each(VIEWS)('in the %s theme, %i wide', (theme, width, height) => {
       )) as number
       if (wide > width) found.push(`${name}: ${wide} wide`)
       await saveScreenshot(at.page, `${name}${suffix}`)
+      await rememberView(at.page, name)
       if (suffix === '' && DOC_IMAGES.includes(name)) await saveDocImage(at.page, name)
     }
     expect(found).toEqual([])

@@ -55,7 +55,7 @@ function callsOf({ page }: ConsolePage): () => number {
   return () => calls
 }
 
-describe('a session that ends', () => {
+describe('the console after the end of a session', () => {
   test('says that the key was revoked, and does not reconnect', async () => {
     const { key } = await home.server.parts.keys.create({ scopes: ['read', 'exec'], tenant: 'default' })
     const one = await openConsole(browser, home.server.url)
@@ -180,7 +180,7 @@ describe('pending changes of ended sandboxes', () => {
     await one.context.close()
   })
 
-  test('fit on a phone, however many', async () => {
+  test('fit on a phone, whatever their number', async () => {
     for (let at = 0; at < 6; at++) await left(`many-${at}`, 'echo more >> README.md')
     const one = await openSignedIn({ width: 390, height: 844, theme: 'light' })
     await one.page.getByText('Changes of 2 more sandboxes').click()

@@ -10,7 +10,7 @@ import {
   signIn,
 } from './browser.ts'
 
-/** The timeline of a sandbox that nobody watched. */
+/** The timeline of a sandbox that no page had open. */
 
 let home: TestServer
 let browser: Browser
@@ -24,7 +24,7 @@ afterAll(async () => {
   await home.close()
 })
 
-test('shows commands, approvals, blocked actions, egress and usage from before the page was opened, also after the end', async () => {
+test('the timeline shows commands, approvals, blocked actions, egress and usage from before the page was opened, also after the end', async () => {
   const made = await home.call('POST', '/v1/sandboxes', {
     body: {
       agent_id: 'claude-code',
@@ -45,7 +45,7 @@ test('shows commands, approvals, blocked actions, egress and usage from before t
   await expect
     .poll(async () => (await home.call('GET', '/v1/approvals?state=pending')).json.items.length)
     .toBe(1)
-  // Two samples make a line; nobody has watched so far.
+  // Two samples make a line; no page has been open so far.
   await expect
     .poll(async () => (await home.call('GET', `/v1/sandboxes/${id}/usage`)).json.items.length, {
       timeout: 30_000,

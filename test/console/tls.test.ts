@@ -51,7 +51,7 @@ const send = (method: string, headers: Record<string, string>, body?: unknown): 
     asked.on('error', reject).end(body === undefined ? undefined : JSON.stringify(body))
   })
 
-test('the cookie has the __Host- prefix', async () => {
+test('over TLS the session cookie has the __Host- prefix', async () => {
   const { keys, sessions } = home.server.parts
   const own = { origin: home.server.url }
   const made = await send('POST', own, { link: await sessions.newLink(await keys.consoleKey()) })
@@ -69,7 +69,7 @@ test('the cookie has the __Host- prefix', async () => {
   expect((await send('GET', both)).status).toBe(401)
 })
 
-test('a browser hides it from scripts, and the stream and a terminal work', async () => {
+test('over TLS a browser hides the cookie from scripts, and event stream and terminal work', async () => {
   const made = await home.server.parts.supervisor.create(
     { keyId: '', tenant: 'default', scopes: ['create'] },
     { spec: { metadata: { name: 'over-tls' } } },

@@ -63,8 +63,8 @@ afterAll(async () => {
 /** A network through which a push could publish something: that is asked about. */
 const OPEN = { network: { mode: 'fetch', allow_hosts: ['git.example'] } }
 
-describe('a host that is not on the list', () => {
-  test('is allowed for good: the change of the policy is shown, saved, and the connection goes on', async () => {
+describe('a host that is not on the allow list', () => {
+  test('is allowed permanently: the policy change is shown and saved, and the connection continues', async () => {
     const id = await make({ agent_id: 'claude-code', network: { unlisted: 'ask' } })
     const at = await openSignedIn()
     const { page } = at
@@ -431,7 +431,7 @@ describe('the policy and the keys', () => {
   })
 })
 
-test('a server restart keeps what is on the screen', async () => {
+test('a server restart keeps the content of the page', async () => {
   const id = await make({ agent_id: 'claude-code', metadata: { name: 'before-the-restart' } })
   await call('POST', `/v1/sandboxes/${id}/exec`, { command: 'echo said-before' })
   const at = await openSignedIn()

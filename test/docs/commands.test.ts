@@ -37,7 +37,7 @@ function script(file: string, line: string): void {
   chmodSync(file, 0o755)
 }
 
-/** What the examples assume to be there. */
+/** Files that the examples assume. */
 function project(name: string): string {
   const home = join(base, name)
   const dir = join(home, 'project')
@@ -56,7 +56,7 @@ function project(name: string): string {
   return dir
 }
 
-/** Lines that are there to show a refusal, with their exit code. */
+/** Lines that show a refusal, with their exit code. */
 const EXITS: readonly (readonly [string, number])[] = [
   ["ringfence run -c 'echo ./x > .git/hooks/pre-commit'", 126],
   ["ringfence check command 'find . -delete'", 3],
@@ -84,7 +84,7 @@ function run(command: string, cwd: string): Promise<Ran> {
       HOME: home,
       RINGFENCE_HOME: join(home, 'state'),
       MY_TOKEN: 'not-a-real-token',
-      // Only lines about sandboxes of a server ask one.
+      // Only lines about sandboxes of a server contact one.
       ...(command.includes(' sandbox ') && { RINGFENCE_URL: server.url, RINGFENCE_API_KEY: server.key }),
     },
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -111,7 +111,7 @@ describe.concurrent('the command lines of', () => {
     }, 120_000)
 })
 
-test('lines that are not run say why, and most lines run', () => {
+test('lines that are not run have a reason, and most lines run', () => {
   const all = lines.flatMap(({ commands }) => commands)
   const notRun = all.filter((one) => one.notRun !== undefined)
   for (const { command, notRun: reason } of notRun) expect(reason?.length, command).toBeGreaterThan(10)

@@ -34,13 +34,13 @@ const recipes = pageText('docs/cookbook.md')
     })),
   }))
 
-test('there are twenty', () => {
+test('the cookbook has twenty recipes', () => {
   expect(recipes.map(({ title }) => Number.parseInt(title, 10))).toEqual(
     Array.from({ length: 20 }, (_, at) => at + 1),
   )
 })
 
-test.each(recipes)('$title', async ({ policy, rows }) => {
+test.each(recipes)('recipe $title decides as documented', async ({ policy, rows }) => {
   const config = join(mkdtempSync(join(base, 'policy-')), 'ringfence.toml')
   writeFileSync(config, `${policy}\n`)
   const env = { PATH: process.env.PATH, HOME: base, RINGFENCE_HOME: join(base, 'state') }

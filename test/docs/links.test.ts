@@ -30,7 +30,7 @@ test.each(PAGES)('%s links to files and headings that exist', (page) => {
   }
 })
 
-test('the README names every page', () => {
+test('the README links to every page', () => {
   const readme = pageText('README.md')
   for (const page of PAGES.filter((one) => one !== 'README.md')) expect(readme).toContain(`(${page})`)
 })

@@ -9,7 +9,7 @@ import { WebSocket } from 'ws'
 import { startTestServer, type TestServer } from '../server/test-server.ts'
 import { blocksOf, pageText } from './pages.ts'
 
-/** The configuration of docs/production.md in a real nginx, before a real server. */
+/** The configuration of docs/production.md in a real nginx, in front of a real server. */
 
 const NGINX = '/usr/sbin/nginx'
 const HOST = 'sandboxes.example.com'
@@ -38,7 +38,7 @@ function configuration(listen: number, upstream: number): string {
 http { access_log off; ${paths.join(' ')} ${here} }`
 }
 
-describe.runIf(existsSync(NGINX))('behind nginx', () => {
+describe.runIf(existsSync(NGINX))('a server behind nginx', () => {
   let home: TestServer
   let port = 0
   let stop: () => Promise<unknown>
@@ -97,7 +97,7 @@ describe.runIf(existsSync(NGINX))('behind nginx', () => {
 
   const create = async (): Promise<string> => JSON.parse((await call('POST', '/v1/sandboxes', '{}')).text).id
 
-  test('requests, output that streams, and uploads larger than nginx takes by default', async () => {
+  test('handles requests, streamed output, and uploads above nginx’s default size', async () => {
     const id = await create()
     const body = JSON.stringify({ command: 'echo one; sleep 600' })
     // The command still runs when its first output arrives.
@@ -109,7 +109,7 @@ describe.runIf(existsSync(NGINX))('behind nginx', () => {
     expect((await call('DELETE', `/v1/sandboxes/${id}`)).status).toBeLessThan(300)
   }, 60_000)
 
-  test('terminals', async () => {
+  test('opens terminals', async () => {
     const id = await create()
     const socket = new WebSocket(
       `wss://127.0.0.1:${port}/v1/sandboxes/${id}/pty?command=echo%20from-inside`,
@@ -124,7 +124,7 @@ describe.runIf(existsSync(NGINX))('behind nginx', () => {
     socket.close()
   }, 60_000)
 
-  test('the console’s cookie is Secure, and another name is refused', async () => {
+  test('sets a Secure console cookie, and refuses another host name', async () => {
     const refused = await new Promise<number>((resolve, reject) =>
       request({ ...at(), path: '/v1/sandboxes', headers: { host: 'other.example.com' } }, (answer) =>
         resolve(answer.resume().statusCode ?? 0),

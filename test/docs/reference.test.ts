@@ -6,7 +6,7 @@ import { ERRORS } from '../../src/model/errors.ts'
 const CLI = 'dist/cli/ringfence.cjs'
 
 describe('generated references', () => {
-  test('the generated pages are up to date', () => {
+  test('are up to date', () => {
     const { status, stderr } = spawnSync(process.execPath, ['scripts/reference.mjs', '--check'], {
       encoding: 'utf8',
     })
@@ -14,7 +14,7 @@ describe('generated references', () => {
     expect(status).toBe(0)
   })
 
-  test('`ringfence help errors` explains every code', () => {
+  test('explain every code in `ringfence help errors`', () => {
     const text = execFileSync(process.execPath, [CLI, 'help', 'errors'], { encoding: 'utf8' })
     const page = readFileSync('docs/errors.md', 'utf8')
     for (const [code, { status }] of Object.entries(ERRORS)) {

@@ -54,7 +54,7 @@ const allSay = (name: string, message: string): Readonly<Record<string, Said>> =
   return { run: one, background: one, again: one, pty: one, watch: one }
 }
 
-test('a sandbox that is killed', async () => {
+test('killing a sandbox ends its streams with the reason', async () => {
   const sandbox = await e2b.Sandbox.create(here.options)
   const open = await everything(sandbox)
   await sandbox.kill()
@@ -66,7 +66,7 @@ test('a sandbox that is killed', async () => {
   )
 })
 
-test('a sandbox whose time runs out', async () => {
+test('the timeout of a sandbox ends its streams with the reason', async () => {
   const sandbox = await e2b.Sandbox.create(here.options)
   const open = await everything(sandbox)
   await sandbox.setTimeout(1000)
@@ -78,7 +78,7 @@ test('a sandbox whose time runs out', async () => {
   )
 })
 
-test('a sandbox that is paused; what runs in it goes on and can be come back to', async () => {
+test('pausing a sandbox ends its streams; its commands continue and can be re-attached after resume', async () => {
   const sandbox = await e2b.Sandbox.create(here.options)
   const open = await everything(sandbox)
   const ticks = await sandbox.commands.run('while sleep 0.02; do echo tick; done', {
@@ -110,7 +110,7 @@ function holderOf(seconds: string): number {
   return Number(at?.[0])
 }
 
-test('a sandbox that is lost', async () => {
+test('the crash of a sandbox ends its streams with the reason', async () => {
   const sandbox = await e2b.Sandbox.create(here.options)
   const open = await everything(sandbox)
   const seconds = `61.${process.pid}`
@@ -125,7 +125,7 @@ test('a sandbox that is lost', async () => {
   )
 })
 
-test('a server that goes', async () => {
+test('the shutdown of the server ends all streams with the reason', async () => {
   const other = await world()
   const sandbox = await e2b.Sandbox.create(other.options)
   const open = await everything(sandbox)
@@ -133,7 +133,7 @@ test('a server that goes', async () => {
   expect(await together(open)).toEqual(allSay('TimeoutError', '[unavailable] the server is shutting down'))
 })
 
-test('a command that ends by itself ends as ever', async () => {
+test('a command that exits by itself reports its own result', async () => {
   const sandbox = await e2b.Sandbox.create(here.options)
   expect(await sandbox.commands.run('echo out')).toMatchObject({ exitCode: 0, stdout: 'out\n' })
   const three = sandbox.commands.run('exit 3')

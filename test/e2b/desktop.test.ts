@@ -57,7 +57,7 @@ describe.runIf(can)('a desktop', () => {
     expect([picture.readUInt32BE(16), picture.readUInt32BE(20)]).toEqual([800, 600])
   })
 
-  test('can be seen in a browser, with its password only', { timeout: 2 * MINUTE }, async () => {
+  test('can be seen in a browser only with its password', { timeout: 2 * MINUTE }, async () => {
     await desktop.stream.start({ requireAuth: true })
     const authKey = desktop.stream.getAuthKey()
     const shows = async (key: string): Promise<boolean> => {
@@ -77,7 +77,7 @@ describe.runIf(can)('a desktop', () => {
     await desktop.stream.stop()
   })
 
-  test('that is not public needs its token', { timeout: MINUTE }, async () => {
+  test('that is not public requires its token', { timeout: MINUTE }, async () => {
     const hidden = await Sandbox.create({ ...here.options, network: { allowPublicTraffic: false } })
     await hidden.stream.start()
     const host = new URL(hidden.stream.getUrl()).host

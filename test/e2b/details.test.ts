@@ -17,7 +17,7 @@ afterAll(async () => {
 })
 
 describe('files', () => {
-  test('have the owner that programs inside see', async () => {
+  test('report the owner that programs in the sandbox see', async () => {
     await sandbox.commands.run('mkdir d; echo x > d/f')
     const inside = (await sandbox.commands.run('stat -c "%U %G" d/f /etc')).stdout.trim().split('\n')
     const f = await sandbox.files.getInfo('d/f')
@@ -28,7 +28,7 @@ describe('files', () => {
     expect([listed.owner, listed.group]).toEqual(['user', 'user'])
   })
 
-  test('an expired address says so, a wrong one is told apart', async () => {
+  test('signed URLs distinguish an expired from an invalid signature', async () => {
     await sandbox.files.write('signed.txt', 'x')
     const late = await sandbox.downloadUrl('signed.txt', { useSignatureExpiration: -10_000 })
     const answer = await fetch(late)
@@ -48,8 +48,8 @@ describe('files', () => {
   })
 })
 
-describe('a sandbox that is gone', () => {
-  test('is named as its clients know it', async () => {
+describe('a sandbox that has ended', () => {
+  test('is reported by E2B’s status code and message', async () => {
     const one = await e2b.Sandbox.create(here.options)
     const host = one.getHost(3000)
     const closed = await get(here.options.apiUrl, host)
@@ -62,7 +62,7 @@ describe('a sandbox that is gone', () => {
     ])
   })
 
-  test('tells a running command in E2B’s own phrase', async () => {
+  test('ends a running command with E2B’s error message', async () => {
     const one = await e2b.Sandbox.create(here.options)
     const running = await one.commands.run('sleep 60', { background: true })
     await one.kill()
@@ -72,8 +72,8 @@ describe('a sandbox that is gone', () => {
   })
 })
 
-describe('times', () => {
-  test('`startedAfter` includes its own instant', async () => {
+describe('timestamps', () => {
+  test('`startedAfter` is inclusive', async () => {
     const { startedAt } = await sandbox.getInfo()
     const from = async (ms: number): Promise<string[]> => {
       const query = { startedAfter: new Date(startedAt.getTime() + ms) }
@@ -84,7 +84,7 @@ describe('times', () => {
     expect(await from(1)).not.toContain(sandbox.sandboxId)
   })
 
-  test('connecting leaves a later end where it was', async () => {
+  test('connecting never shortens the timeout', async () => {
     const { endAt } = await sandbox.getInfo()
     for (const timeoutMs of [1000, 2000, 3000])
       await e2b.Sandbox.connect(sandbox.sandboxId, { ...here.options, timeoutMs })
@@ -110,8 +110,8 @@ describe('private ports', () => {
   })
 })
 
-describe('figures', () => {
-  test('come for the period that was asked for, with the disk', async () => {
+describe('metrics', () => {
+  test('cover the requested period and include the disk', async () => {
     const one = await e2b.Sandbox.create(here.options)
     const start = new Date()
     await one.commands.run('head -c 3000000 /dev/zero > big; for i in $(seq 20000); do :; done')
@@ -132,14 +132,14 @@ describe('figures', () => {
   })
 })
 
-describe('programs', () => {
-  test('`python` is there, behind every program of the system', async () => {
+describe('programs in a sandbox', () => {
+  test('`python` is available, after all system programs in PATH', async () => {
     expect((await sandbox.commands.run('python -c "print(6 * 7)"')).stdout).toBe('42\n')
     const { stdout } = await sandbox.commands.run('echo "$PATH"')
     expect(stdout).toMatch(/:\/home\/user\/\.local\/bin\n$/)
   })
 
-  test('a snapshot and what is made of it have it too', async () => {
+  test('`python` is available in a snapshot too', async () => {
     const { snapshotId } = await sandbox.createSnapshot()
     const copy = await e2b.Sandbox.create(snapshotId, here.options)
     expect((await copy.commands.run('python -c "print(1)"')).stdout).toBe('1\n')
@@ -147,7 +147,7 @@ describe('programs', () => {
   })
 })
 
-describe('tags of templates', () => {
+describe('template tags', () => {
   const build = (name: string, text: string): Promise<Loose> =>
     e2b.Template.build(e2b.Template().fromBaseImage().runCmd(`echo ${text} > said`), name, here.options)
   const said = async (name: string): Promise<string> => {
@@ -159,7 +159,7 @@ describe('tags of templates', () => {
   const tags = async (name: string): Promise<string[]> =>
     (await e2b.Template.getTags(name, here.options)).map(({ tag }: Loose) => tag).sort()
 
-  test('lead to one build at a time', async () => {
+  test('point to one build at a time', async () => {
     const first = await build('tagged:v1', 'one')
     await build('tagged:v2', 'two')
     const given = await e2b.Template.assignTags('tagged:v1', ['stable', 'latest'], here.options)

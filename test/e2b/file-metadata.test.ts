@@ -22,7 +22,7 @@ const run = (line: string): Promise<Loose> => sandbox.commands.run(line)
 const setInside = (file: string, name: string, value: string): Promise<Loose> =>
   run(`python3 -c "import os; os.setxattr('${file}', '${name}', ${value})"`)
 
-test('come back with the file, in a list, and after a rename by anyone', async () => {
+test('file metadata is returned with the file and in a list, and survives a rename', async () => {
   const metadata = { author: 'ada', 'made-for': 'a = b; c' }
   expect((await sandbox.files.write('d/one', 'x', { metadata })).metadata).toEqual(metadata)
   expect(await of('d/one')).toEqual(metadata)
@@ -33,13 +33,13 @@ test('come back with the file, in a list, and after a rename by anyone', async (
   expect(await sandbox.files.read('d/three')).toBe('x')
 })
 
-test('are the same for every file of one upload', async () => {
+test('file metadata applies to every file of one upload', async () => {
   const files = ['m/1', 'm/2'].map((path) => ({ path, data: path }))
   await sandbox.files.write(files, { metadata: { of: 'both' } })
   for (const { path } of files) expect(await of(path)).toEqual({ of: 'both' })
 })
 
-test('end when the file is replaced', async () => {
+test('file metadata is replaced with the file', async () => {
   await sandbox.files.write('replaced', '1', { metadata: { a: '1', b: '2' } })
   await sandbox.files.write('replaced', '2', { metadata: { b: '3' } })
   expect(await of('replaced')).toEqual({ b: '3' })
@@ -47,7 +47,7 @@ test('end when the file is replaced', async () => {
   expect(await of('replaced')).toBeUndefined()
 })
 
-test('are in a snapshot', async () => {
+test('file metadata is part of a snapshot', async () => {
   await sandbox.files.write('kept', 'x', { metadata: { tag: 'kept' } })
   const { snapshotId } = await sandbox.createSnapshot()
   const copy = await e2b.Sandbox.create(snapshotId, here.options)
@@ -55,7 +55,7 @@ test('are in a snapshot', async () => {
   await copy.kill()
 })
 
-test('may be set inside, and what is not plain text there is left out', async () => {
+test('metadata set inside the sandbox is read, except values that are not plain text', async () => {
   await run('touch inside')
   await setInside('inside', 'user.e2b.author', "b'inside'")
   await setInside('inside', 'user.other', "b'no'")
@@ -67,7 +67,7 @@ test('may be set inside, and what is not plain text there is left out', async ()
   expect(({} as Loose).polluted).toBeUndefined()
 })
 
-test('that are too many or no text are refused, and nothing is written', async () => {
+test('too much metadata, or metadata that is not text, is refused, and nothing is written', async () => {
   const put = (headers: Record<string, string>): Promise<Response> =>
     fetch(`${here.options.apiUrl}/files?path=refused`, {
       method: 'POST',

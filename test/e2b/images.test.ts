@@ -39,7 +39,7 @@ async function build(template: Loose, name: string, more: object = {}): Promise<
 const sandbox = (name: string): Promise<Loose> => e2b.Sandbox.create(name, here.options)
 
 describe.skipIf(!canRun)('a template from an image', () => {
-  test('has the image as its root, the results of its steps, and its own user and directory', async () => {
+  test('has the image as its root, the results of its steps, and its user and working directory', async () => {
     const context = join(here.server.dir, 'context')
     mkdirSync(join(context, 'folder'), { recursive: true })
     writeFileSync(join(context, 'folder', 'a.txt'), 'copied')
@@ -75,7 +75,7 @@ describe.skipIf(!canRun)('a template from an image', () => {
     expect(forced).not.toContain('CACHED')
   })
 
-  test('can be the base of another, and a Dockerfile can describe it', async () => {
+  test('can be the base of another template, and a Dockerfile can describe it', async () => {
     await build(
       e2b.Template().fromDockerfile('FROM python:3.11\nENV A=b\nWORKDIR /srv\nRUN echo "$A" > made\n'),
       'docker',
@@ -103,7 +103,7 @@ describe.skipIf(!canRun)('a template from an image', () => {
     ).rejects.toThrow(/loopback|private|not public|blocked/i)
   })
 
-  test('by /v1: commands start in the directory and as the user of the image, as in an engine', async () => {
+  test('by /v1: commands start in the directory and as the user of the image', async () => {
     const headers = { 'x-api-key': here.options.apiKey, 'content-type': 'application/json' }
     const post = async (path: string, body: object): Promise<Loose> => {
       const answer = await fetch(`${here.options.apiUrl}${path}`, {
@@ -130,7 +130,7 @@ describe.skipIf(!canRun)('a template from an image', () => {
     expect(await said(two, { command: 'id -u; pwd; cat /who' })).toBe('0\n/made\n0\n')
   })
 
-  test('belongs to its tenant', async () => {
+  test('is available to its own tenant only', async () => {
     const other = { ...here.options, apiKey: await here.key('other') }
     await expect(e2b.Sandbox.create('from-image', other)).rejects.toThrow('there is no template')
   })

@@ -14,7 +14,7 @@ afterAll(async () => {
 })
 
 describe('Python', () => {
-  test('keeps its state, and shows what an expression is', async () => {
+  test('keeps its state, and returns the value of the last expression', async () => {
     await sandbox.runCode('import math\nx = 20')
     const done = await sandbox.runCode('print("hello")\nx * 2 + math.floor(2.5)')
     expect(done.logs.stdout).toEqual(['hello\n'])
@@ -23,7 +23,7 @@ describe('Python', () => {
     expect(done.error).toBeUndefined()
   })
 
-  test('shows richly what can show itself', async () => {
+  test('returns rich representations of objects', async () => {
     const done = await sandbox.runCode(
       'class T:\n  def _repr_html_(self): return "<b>t</b>"\n  def _repr_png_(self): return b"png"\n  def __repr__(self): return "t"\ndisplay(T())\nT()',
     )
@@ -31,7 +31,7 @@ describe('Python', () => {
     expect(done.results[1]).toMatchObject({ isMainResult: true, text: 't', html: '<b>t</b>', png: 'cG5n' })
   })
 
-  test('tells errors with a traceback, and lives on', async () => {
+  test('reports errors with a traceback, and keeps its state', async () => {
     const done = await sandbox.runCode('def f():\n  return 1 / 0\nf()')
     expect(done.error).toMatchObject({ name: 'ZeroDivisionError', value: 'division by zero' })
     expect(done.error.traceback).toMatch(/line 2, in f/)
@@ -42,7 +42,7 @@ describe('Python', () => {
     expect((await sandbox.runCode('x')).text).toBe('20')
   })
 
-  test('hears both streams as they come, also what passes it by', async () => {
+  test('streams stdout and stderr, also of writes that bypass sys.stdout', async () => {
     const out: string[] = []
     const done = await sandbox.runCode(
       'import sys, os\nprint("a")\nsys.stderr.write("b\\n")\nos.write(1, b"c\\n")\nprint("ü", end="")',
@@ -52,7 +52,7 @@ describe('Python', () => {
     expect(done.logs.stderr).toEqual(['b\n'])
   })
 
-  test('awaits, takes variables for one run, and reads the sandbox’s files', async () => {
+  test('supports await, variables for one run, and files of the sandbox', async () => {
     expect((await sandbox.runCode('import asyncio\nawait asyncio.sleep(0.01)\n"done"')).text).toBe('done')
     const code = 'import os\nos.environ.get("ONCE")'
     expect((await sandbox.runCode(code, { envs: { ONCE: 'yes' } })).text).toBe('yes')
@@ -61,19 +61,19 @@ describe('Python', () => {
     expect((await sandbox.runCode('open("data.txt").read()')).text).toBe('from a file')
   })
 
-  test('is interrupted when its caller’s time is over, and keeps what it knew', async () => {
+  test('is interrupted at the caller’s timeout, and keeps its state', async () => {
     await expect(
       sandbox.runCode('import time\nwhile True: time.sleep(0.01)', { timeoutMs: 500 }),
     ).rejects.toThrow(/timed out|timeout/i)
     expect((await sandbox.runCode('x')).text).toBe('20')
   })
 
-  test('is refused by the policy in words', async () => {
+  test('reports a command that the policy refuses', async () => {
     const done = await sandbox.runCode('import os\nos.system("nsenter -t 1 -a ls")')
     expect(done.error.value).toMatch(/nsenter -t 1/)
   })
 
-  test('starts anew when it dies', async () => {
+  test('is restarted after it exits', async () => {
     const done = await sandbox.runCode('import os\nos._exit(3)')
     expect(done.error.name).toBe('KernelDied')
     expect((await sandbox.runCode('x')).error.name).toBe('NameError')
@@ -85,7 +85,7 @@ describe('JavaScript', () => {
   const run = (code: string, more: object = {}): Promise<Loose> =>
     sandbox.runCode(code, { language: 'javascript', ...more })
 
-  test('keeps its state, awaits, and shows what an expression is', async () => {
+  test('keeps its state, supports await, and returns the value of the last expression', async () => {
     await run('const x = 20; let y = 1; function twice(n) { return 2 * n }')
     expect((await run('y += 1; twice(x) + y')).text).toBe('42')
     expect((await run('const z = await Promise.resolve(7); z')).text).toBe('7')
@@ -94,7 +94,7 @@ describe('JavaScript', () => {
     expect(done.results[0]).toMatchObject({ text: '{ a: [ 1, 7 ] }', json: { a: [1, 7] } })
   })
 
-  test('tells errors with a traceback, and lives on', async () => {
+  test('reports errors with a traceback, and keeps its state', async () => {
     const done = await run('function f() { return nothing }\nf()')
     expect(done.error).toMatchObject({ name: 'ReferenceError', value: 'nothing is not defined' })
     expect(done.error.traceback).toMatch(/at f \(cell\d+\.js:1/)
@@ -104,7 +104,7 @@ describe('JavaScript', () => {
     expect((await run('x')).text).toBe('20')
   })
 
-  test('is interrupted, and keeps what it knew', async () => {
+  test('is interrupted at the caller’s timeout, and keeps its state', async () => {
     await expect(run('for (;;);', { timeoutMs: 500 })).rejects.toThrow(/timed out|timeout/i)
     expect((await run('x')).text).toBe('20')
     await expect(run('await new Promise(() => {})', { timeoutMs: 500 })).rejects.toThrow(/timed out|timeout/i)
@@ -112,8 +112,8 @@ describe('JavaScript', () => {
   })
 })
 
-describe('contexts', () => {
-  test('are separate, restart and end', async () => {
+describe('code contexts', () => {
+  test('are separate, and can be restarted and removed', async () => {
     const one = await sandbox.createCodeContext({ language: 'python', cwd: '/tmp' })
     const two = await sandbox.createCodeContext({ language: 'python' })
     await sandbox.runCode('name = "one"', { context: one })
@@ -130,7 +130,7 @@ describe('contexts', () => {
     await expect(sandbox.runCode('1', { context: one })).rejects.toThrow(/no context/)
   })
 
-  test('exist from the start for Python and JavaScript, and in the languages that are known', async () => {
+  test('exist for Python and JavaScript from the start, and an unknown language is refused', async () => {
     const { Sandbox } = await client('@e2b/code-interpreter')
     const fresh = await Sandbox.create(here.options)
     const list = async (): Promise<string[]> =>
@@ -144,7 +144,7 @@ describe('contexts', () => {
     await fresh.kill()
   })
 
-  test('are closed to everybody without a token', async () => {
+  test('require a token', async () => {
     const answer = await fetch(`${here.options.apiUrl}/contexts`, {
       headers: { 'e2b-sandbox-id': sandbox.sandboxId, 'e2b-sandbox-port': '49999' },
     })

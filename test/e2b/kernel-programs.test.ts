@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { describe, expect, test } from 'vitest'
-import { assertInstalled, type Language, rowOf } from '../../src/server/e2b/languages.ts'
+import { assertInstalled, type Language, rowOf } from '../../src/server/e2b/interpreter/languages.ts'
 import type { OpenSandbox } from '../../src/supervisor/open-sandbox.ts'
 import { packageRoot } from '../conformance/world.ts'
 import type { Loose } from './kit.ts'
@@ -30,7 +30,9 @@ function kernel(language: Language) {
 }
 
 describe.runIf(existsSync('/usr/bin/Rscript'))('R', () => {
-  test('values, variables, errors, plots and interrupts', { timeout: 30_000 }, async () => {
+  test('returns values, keeps variables, reports errors, draws plots and can be interrupted', {
+    timeout: 30_000,
+  }, async () => {
     const { run, interrupt, end } = kernel('r')
     expect(await run('x <- "ü\\"\\\\"; x')).toMatchObject([{ type: 'result', text: '[1] "ü\\"\\\\"' }])
     expect(await run('paste(Sys.getenv("GIVEN"), Sys.getenv("ONE"))', { ONE: 'a"b' })).toMatchObject([
@@ -47,7 +49,9 @@ describe.runIf(existsSync('/usr/bin/Rscript'))('R', () => {
 })
 
 describe.runIf(existsSync('/usr/bin/jshell'))('Java', () => {
-  test('values, properties, errors and interrupts', { timeout: 60_000 }, async () => {
+  test('returns values and properties, reports errors and can be interrupted', {
+    timeout: 60_000,
+  }, async () => {
     const { run, interrupt, end } = kernel('java')
     expect(await run('int twice(int n) {\n  return 2 * n;\n}\nint x = 21;\ntwice(x)')).toMatchObject([
       { type: 'result', text: '42' },

@@ -19,8 +19,8 @@ afterAll(async () => {
 const run = (code: string, more: object = {}): Promise<Loose> => sandbox.runCode(code, more)
 const PNG = /^iVBORw0KGgo/
 
-describe('Python has the syntax of notebooks', () => {
-  test('indented code, commands, magics and cells of other languages', async () => {
+describe('Python notebook syntax', () => {
+  test('accepts indented code, shell commands, magics and cells of other languages', async () => {
     expect((await run('    a = 1\n    a + 1')).text).toBe('2')
     const said = await run('!echo out; echo err >&2\nnames = !echo one; echo two\nprint(names)')
     expect(said.logs.stdout.join('')).toBe("out\n['one', 'two']\n")
@@ -30,14 +30,14 @@ describe('Python has the syntax of notebooks', () => {
     expect((await run('%cd -q /home/user')).error).toBeUndefined()
   })
 
-  test('a command may leave a program behind, which runs on', async () => {
+  test('lets a shell command start a background process', async () => {
     const done = await run('!sleep 60 & echo started')
     expect(done.logs.stdout).toEqual(['started\n'])
     expect((await run('!pgrep -c sleep')).logs.stdout).toEqual(['1\n'])
     await run('!pkill sleep')
   })
 
-  test('tasks go on between two pieces of code, and one that awaits can be interrupted', async () => {
+  test('asyncio tasks continue between two cells, and an awaiting cell can be interrupted', async () => {
     await run('import asyncio\nseen = []\nasync def later():\n  await asyncio.sleep(0.05); seen.append(1)')
     await run('task = asyncio.get_event_loop().create_task(later())')
     await until(async () => (await run('seen')).text === '[1]', 'the task')
@@ -45,7 +45,7 @@ describe('Python has the syntax of notebooks', () => {
     expect((await run('seen')).text).toBe('[1]')
   })
 
-  test('commands in notebook code are judged as commands, and recorded', async () => {
+  test('shell commands in notebook code are checked by the policy and recorded', async () => {
     const done = await run('print("x")\n!nsenter -t 1 -a ls')
     expect(done.error.value).toMatch(/namespaces/)
     expect(done.logs.stdout).toEqual([])
@@ -58,8 +58,8 @@ describe('Python has the syntax of notebooks', () => {
   })
 })
 
-describe('Python shows values as E2B does', () => {
-  test('a text without its quotes, lists and dictionaries as JSON, an error without colours', async () => {
+describe('Python values have E2B’s form', () => {
+  test('text without quotes, lists and dictionaries as JSON, errors without colours', async () => {
     expect((await run('"it is"')).text).toBe('it is')
     expect((await run('"a" + \'"\'')).text).toBe('a"')
     const { results } = await run('import math\n{"a": [1, math.nan], 2: (True, None)}')
@@ -77,7 +77,7 @@ pandas.DataFrame({'n': [1, None], 'day': pandas.to_datetime(['2024-02-29', None]
     expect(shown.html).toContain('<table')
   })
 
-  test('each figure that is shown, and pictures that are shown or saved', async () => {
+  test('every figure that is shown, and images that are shown or saved', async () => {
     const drawn = await run(
       'import matplotlib.pyplot as plt\nplt.plot([1, 3])\nplt.show()\nplt.plot([3, 1])\nplt.show()',
     )
@@ -89,7 +89,7 @@ pandas.DataFrame({'n': [1, None], 'day': pandas.to_datetime(['2024-02-29', None]
     expect((await run('!ls two.png')).logs.stdout).toEqual(['two.png\n'])
   })
 
-  test('what programs print past it, to the last word', async () => {
+  test('complete output of programs that write past Python’s streams', async () => {
     const code = 'import os\nos.system("printf out; printf err >&2")\nos.write(2, b"!")\nNone'
     for (let tries = 0; tries < 5; tries++) {
       const { logs } = await run(code)
@@ -98,17 +98,17 @@ pandas.DataFrame({'n': [1, None], 'day': pandas.to_datetime(['2024-02-29', None]
     expect((await run('print("x" * 3_000_000)')).logs.stdout.join('')).toHaveLength(3_000_001)
   })
 
-  test('variables of one run are gone after it, others stay', async () => {
+  test('variables of one run are removed after it, others stay', async () => {
     await run('import os\nos.environ["STAYS"] = "1"', { envs: { GOES: '1' } })
     expect((await run('os.getenv("STAYS"), os.getenv("GOES")')).text).toBe("('1', None)")
   })
 })
 
-describe('Python describes charts', () => {
+describe('Python charts are described as data', () => {
   const chart = async (code: string): Promise<Loose> =>
     (await run(`import matplotlib.pyplot as plt\n${code}\nplt.show()`)).results[0].chart
 
-  test('lines, with units and scales', async () => {
+  test('line charts with units and scales', async () => {
     const line = await chart(
       'import datetime\nplt.plot([datetime.date(2024, 1, d) for d in (1, 2, 3)], [1, 10, 100], label="growth")\nplt.yscale("log")\nplt.xlabel("Day [d]")\nplt.ylabel("Mass (kg)")\nplt.axhline(50)',
     )
@@ -132,7 +132,7 @@ describe('Python describes charts', () => {
     ])
   })
 
-  test('dots, bars and pies', async () => {
+  test('scatter, bar and pie charts', async () => {
     const dots = await chart('plt.scatter([1, 2], [3, 4], label="d")\nplt.title("T")')
     expect(dots).toMatchObject({ type: 'scatter', title: 'T' })
     expect(dots.elements).toEqual([
@@ -158,7 +158,7 @@ describe('Python describes charts', () => {
     ])
   })
 
-  test('boxes with their outliers, upright and lying', async () => {
+  test('box plots with outliers, vertical and horizontal', async () => {
     for (const upright of ['True', 'False']) {
       const boxes = await chart(
         `plt.boxplot([[1, 2, 3, 4, 5, 40, 50], [2, 2, 2]], vert=${upright}, patch_artist=True, labels=["p", "q"])`,
@@ -169,7 +169,7 @@ describe('Python describes charts', () => {
     }
   })
 
-  test('several at once, and what is none of these', async () => {
+  test('several charts in one figure, and charts of an unknown type', async () => {
     const several = await chart(
       'figure, (a, b) = plt.subplots(1, 2)\nfigure.suptitle("both")\na.plot([1, 2, 4])\nb.scatter([1], [2])',
     )
@@ -180,7 +180,7 @@ describe('Python describes charts', () => {
   })
 })
 
-test('Python without IPython runs code, and shows data all the same', async () => {
+test('Python without IPython still runs code and returns data', async () => {
   const plain = await Sandbox.create({ ...here.options, envs: { PYTHONPATH: '/home/user/without' } })
   await plain.files.write('/home/user/without/IPython.py', 'raise ImportError("not here")')
   const context = await plain.createCodeContext()
@@ -198,7 +198,7 @@ test('Python without IPython runs code, and shows data all the same', async () =
 })
 
 describe('JavaScript and TypeScript', () => {
-  test('import statements, whose names stay', async () => {
+  test('import statements work, and their names stay defined', async () => {
     const js = (code: string): Promise<Loose> => run(code, { language: 'js' })
     const code = `
       import { join as glue } from 'node:path'
@@ -212,7 +212,7 @@ import nothing from 'nowhere'\`
     expect((await js('import x from "not-installed"')).error.value).toMatch(/not-installed/)
   })
 
-  test('types are removed, enumerations stay, lines keep their numbers', async () => {
+  test('types are removed, enums work, and line numbers are kept', async () => {
     const ts = (code: string): Promise<Loose> => run(code, { language: 'ts' })
     const code =
       'import type { Stats } from "fs"\nenum Level { low = 1, high }\nconst level: Level = Level.high'
@@ -230,7 +230,7 @@ import nothing from 'nowhere'\`
 describe('Bash', () => {
   const bash = (code: string, more: object = {}): Promise<Loose> => run(code, { language: 'bash', ...more })
 
-  test('keeps variables, functions and the directory; variables of one run go', async () => {
+  test('keeps variables, functions and the directory, and removes variables of one run', async () => {
     await bash('cd /tmp; name="a b"; greet() { echo "hello $1"; }')
     const done = await bash('greet "$name"; pwd; echo "$ONCE"', { envs: { ONCE: "it's" } })
     expect(done.logs.stdout.join('')).toBe("hello a b\n/tmp\nit's\n")
@@ -238,7 +238,7 @@ describe('Bash', () => {
     expect(done.executionCount).toBe(2)
   })
 
-  test('brings both streams whole, and how it failed', async () => {
+  test('returns complete stdout and stderr, and the exit code', async () => {
     const done = await bash('printf no-break; echo sorry >&2; cat; exit_code() { return 7; }; exit_code')
     expect(done.logs).toEqual({ stdout: ['no-break'], stderr: ['sorry\n'] })
     expect(done.error).toMatchObject({ name: '', value: '7' })
@@ -247,7 +247,7 @@ describe('Bash', () => {
     expect((await bash('nsenter -t 1 -a ls')).error.value).toMatch(/namespaces/)
   })
 
-  test('may divert its streams, and print much', async () => {
+  test('may redirect its streams, and print much output', async () => {
     const diverted = await bash('exec 3>&1 2>&1; nonsense; exec >/dev/null; echo lost')
     expect(diverted.logs.stdout.join('')).toMatch(/^.*nonsense: command not found\n$/)
     expect((await bash('exec >&3 2>/dev/null; echo found')).logs.stdout).toEqual(['found\n'])
@@ -255,7 +255,7 @@ describe('Bash', () => {
     expect(much.logs.stdout.join('')).toHaveLength(6_000_000)
   })
 
-  test('an interrupt ends all of the code, and nothing that it kept', async () => {
+  test('an interrupt stops all of the code and keeps the state', async () => {
     await expect(bash('sleep 60; name=changed; while :; do :; done', { timeoutMs: 300 })).rejects.toThrow(
       /timed out|timeout/i,
     )
@@ -263,7 +263,7 @@ describe('Bash', () => {
   })
 })
 
-describe('an execution', () => {
+describe('a code execution', () => {
   test('rejects when its sandbox is killed', async () => {
     const other = await Sandbox.create(here.options)
     const running = other.runCode('import time; time.sleep(60)', { timeoutMs: 50_000 })
@@ -285,17 +285,17 @@ describe('an execution', () => {
       body: JSON.stringify(body),
     })
 
-  test('takes a context or a language', async () => {
+  test('refuses a context together with a language', async () => {
     expect((await ask({ code: '1', context_id: 'default-python', language: 'python' })).status).toBe(400)
   })
 
-  test.runIf(process.env.RINGFENCE_FULL)('shows in silence that it is there', async () => {
+  test.runIf(process.env.RINGFENCE_FULL)('sends keepalive messages while the code is silent', async () => {
     const lines = await (await ask({ code: 'import time; time.sleep(5.5)' })).text()
     expect(lines).toContain('{"type":"keepalive"}\n')
   })
 })
 
-test('programs inside find the interpreter on its port, and a template can wait for it', async () => {
+test('programs in the sandbox reach the interpreter on its port, and a template can wait for it', async () => {
   const curl = 'curl -s --retry 20 --retry-connrefused --retry-delay 1 http://0.0.0.0:49999/health'
   const first = await sandbox.commands.run(curl)
   expect(first.stdout).toBe('"OK"')
@@ -311,8 +311,8 @@ test('programs inside find the interpreter on its port, and a template can wait 
   await made.kill()
 })
 
-describe('a sandbox that is kept ready', () => {
-  test('has a kernel, is handed out once, and never to somebody with variables', async () => {
+describe('a pooled sandbox', () => {
+  test('has a running kernel, is handed out once, and never for a create with variables', async () => {
     const { metrics } = here.server.server.parts
     const ready = (): boolean => /ringfence_pool_ready 1\b/.test(metrics.text())
     await until(ready, 'a prepared sandbox')

@@ -61,7 +61,7 @@ async function approve(): Promise<void> {
 const call = async (mcp: Loose, name: string, args = {}): Promise<string> =>
   (await mcp.callTool({ name, arguments: args })).content.map(({ text }: Loose) => text).join('\n')
 
-test('the sandbox has the selected servers, behind its token', async () => {
+test('the MCP gateway of a sandbox offers the selected servers, and requires its token', async () => {
   const sandbox = await e2b.Sandbox.create({ ...here.options, apiKey, mcp: { sums: {} } })
   const token = await sandbox.getMcpToken()
   expect(sandbox.getMcpUrl()).toMatch(/^https:\/\/50005-/)
@@ -81,7 +81,7 @@ test('the sandbox has the selected servers, behind its token', async () => {
   await Promise.all([sandbox.kill(), other.kill()])
 }, 60_000)
 
-test('the token of a gateway approves nothing, even in a sandbox of an admin', async () => {
+test('a gateway token cannot approve anything, even in a sandbox of an admin', async () => {
   const { Client, StreamableHTTPClientTransport } = await sdk<Loose>('@modelcontextprotocol/client')
   const { approvals, keys } = here.server.server.parts
   const { secret } = await keys.create({ scopes: ['admin'] })
@@ -123,6 +123,6 @@ test.each([
     /settings of MCP servers are the operator/,
   ],
   ['something else', 'sums', /object with the names/],
-])('refuses %s', async (_, mcp, why) => {
+])('the mcp option refuses %s', async (_, mcp, why) => {
   await expect(e2b.Sandbox.create({ ...here.options, apiKey, mcp })).rejects.toThrow(why)
 })

@@ -14,7 +14,7 @@ if (reason && process.env.CI) throw new Error(`microvm: ${reason}`)
 const CONFIG =
   '[policy]\nallow_interactive = true\n[backends]\norder = ["microvm"]\nemulate = true\nready = 1\n'
 
-describe.skipIf(reason !== undefined)('E2B’s own client on virtual machines', () => {
+describe.skipIf(reason !== undefined)('the E2B client on virtual machines', () => {
   let here: World
   let e2b: Loose
   let sandbox: Loose
@@ -38,7 +38,7 @@ describe.skipIf(reason !== undefined)('E2B’s own client on virtual machines', 
     await here?.close()
   }, MINUTES)
 
-  test('commands run on a kernel of their own', { timeout: MINUTES }, async () => {
+  test('runs commands on a separate kernel', { timeout: MINUTES }, async () => {
     const { stdout } = await sandbox.commands.run('uname -r; cat /proc/sys/kernel/random/boot_id; pwd')
     const [release, boot, where] = stdout.split('\n')
     expect(release).toMatch(/cloud-amd64$/)
@@ -50,7 +50,7 @@ describe.skipIf(reason !== undefined)('E2B’s own client on virtual machines', 
     expect(row).toMatchObject({ backend: 'microvm', level: 'microvm' })
   })
 
-  test('files, streams, background processes and ports', { timeout: MINUTES }, async () => {
+  test('supports files, streams, background processes and ports', { timeout: MINUTES }, async () => {
     await sandbox.files.write('/home/user/note.txt', 'hello')
     expect(await sandbox.files.read('/home/user/note.txt')).toBe('hello')
     expect((await sandbox.files.list('/home/user')).map((one: Loose) => one.name)).toContain('note.txt')
@@ -65,7 +65,7 @@ describe.skipIf(reason !== undefined)('E2B’s own client on virtual machines', 
     await expect(sandbox.commands.run('exit 3')).rejects.toMatchObject({ exitCode: 3 })
   })
 
-  test('it sleeps and wakes, and a snapshot of it is a template', { timeout: 2 * MINUTES }, async () => {
+  test('pauses and resumes, and a snapshot is a template', { timeout: 2 * MINUTES }, async () => {
     await sandbox.files.write('/home/user/kept', 'state')
     await sandbox.pause()
     const again = await e2b.Sandbox.connect(sandbox.sandboxId, here.options)
@@ -81,7 +81,7 @@ describe.skipIf(reason !== undefined)('E2B’s own client on virtual machines', 
   })
 
   test.runIf(process.getuid?.() === 0)(
-    'has a root user, whose files stay when it sleeps without its memory',
+    'has a root user, whose files survive a pause without memory',
     { timeout: 2 * MINUTES },
     async () => {
       const script =

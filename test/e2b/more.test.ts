@@ -41,8 +41,8 @@ function cli(...args: readonly string[]): Promise<{ readonly code: number | null
   return new Promise((resolve) => child.on('close', (code) => resolve({ code, out })))
 }
 
-describe.skipIf(!hasMore)('E2B’s command line', () => {
-  test('lists, tells, runs, reads logs and kills', async () => {
+describe.skipIf(!hasMore)('the E2B command line', () => {
+  test('lists, shows, runs, reads logs, pauses, resumes and kills', async () => {
     const id = sandbox.sandboxId
     expect((await cli('sandbox', 'list')).out).toContain(id)
     expect((await cli('sandbox', 'info', id)).out).toContain(id)
@@ -60,7 +60,7 @@ describe.skipIf(!hasMore)('E2B’s command line', () => {
 })
 
 describe.skipIf(!hasMore)('the OpenAI Agents SDK', () => {
-  test('works in a sandbox of ours through its E2B client', async () => {
+  test('works with a Ringfence sandbox through its E2B client', async () => {
     const { E2BSandboxClient } = await client('@openai/agents-extensions/sandbox/e2b', more)
     const { Manifest } = await client(
       '@openai/agents-core/sandbox',

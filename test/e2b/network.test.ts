@@ -26,8 +26,8 @@ const ask = async (one: Loose, host: string): Promise<string> => {
   return (await one.commands.run(line, { envs: { H: host } })).stdout
 }
 
-describe('an egress proxy of the operator', () => {
-  test('is the way out of a sandbox that names it, and of no other', async () => {
+describe('an egress proxy allowed by the operator', () => {
+  test('is used only by a sandbox that names it', async () => {
     const seen: string[] = []
     // A real SOCKS5 proxy: ours, which here answers in place of an address of the internet.
     const outer = new EgressProxy({
@@ -65,8 +65,8 @@ describe('an egress proxy of the operator', () => {
   })
 })
 
-describe('lists', () => {
-  test('addresses, ranges and denials, at the start and while it runs', async () => {
+describe('allow and deny lists', () => {
+  test('accept addresses, ranges and denials, on create and while the sandbox runs', async () => {
     const make = (network: object): Promise<Loose> => e2b.Sandbox.create({ ...here.options, network })
     const all = '0.0.0.0/0'
     const one = await make({ denyOut: [all], allowOut: ['192.0.2.7', '2001:db8::/32'] })
@@ -88,7 +88,7 @@ describe('lists', () => {
     await expect(make({ denyOut: ['1.2.3.4/99'] })).rejects.toThrow(/is not a host/)
   })
 
-  test('what is open stays closed to this machine and its network', async () => {
+  test('never open loopback, private or metadata addresses', async () => {
     const one = await e2b.Sandbox.create(here.options)
     expect(await listOf(here, one)).toEqual(['*'])
     for (const host of ['127.0.0.1', '10.0.0.1', '169.254.169.254', 'localhost', 'metadata.google.internal'])
@@ -105,7 +105,7 @@ describe('lists', () => {
     ['open', '[network]\nallow_hosts = ["one.example"]\n', ['one.example']],
     ['closed', '[network]\nallow_hosts = ["one.example"]\n', []],
     ['registries', '[network]\nallow_hosts = ["one.example"]\n', []],
-  ])('the operator’s default `%s` %s', async (internet, network, wanted) => {
+  ])('default to the operator’s setting `%s` %s', async (internet, network, wanted) => {
     const other = await world(`[e2b]\ninternet = "${internet}"\n${network}`)
     const one = await e2b.Sandbox.create(other.options)
     const id = one.sandboxId.replace(/^sb/, 'sb_')
@@ -118,8 +118,8 @@ describe('lists', () => {
   })
 })
 
-describe('rules for requests', () => {
-  test('set headers on the way out, and can be replaced; their values are not shown inside', async () => {
+describe('header rules', () => {
+  test('set request headers and can be replaced; their values are not visible in the sandbox', async () => {
     const seen: Loose[] = []
     const upstream = createServer((request, response) => {
       seen.push(request.headers)
@@ -152,8 +152,8 @@ describe('rules for requests', () => {
   })
 })
 
-describe('ports', () => {
-  test('a program sees the host that its creator chose', async () => {
+describe('maskRequestHost', () => {
+  test('sets the Host header that a program on a port receives', async () => {
     const one = await e2b.Sandbox.create({
       ...here.options,
       // biome-ignore lint/suspicious/noTemplateCurlyInString: the placeholder is E2B's

@@ -19,8 +19,8 @@ const run = async (line: string, options: Loose = {}): Promise<string> => {
   return stdout
 }
 
-describe.runIf(canHaveRoot)('a machine of one’s own', () => {
-  test('commands run as `user`, root and others', async () => {
+describe.runIf(canHaveRoot)('a sandbox with a writable root', () => {
+  test('runs commands as `user`, root and other users', async () => {
     expect(await run('whoami; pwd; echo $HOME')).toBe('user\n/home/user\n/home/user\n')
     expect(await run('whoami; pwd; echo $HOME', { user: 'root' })).toBe('root\n/root\n/root\n')
     expect(await run('sudo whoami')).toBe('root\n')
@@ -28,7 +28,7 @@ describe.runIf(canHaveRoot)('a machine of one’s own', () => {
     expect(await run('whoami', { user: 'ada' })).toBe('ada\n')
   })
 
-  test('files anywhere, owned by who wrote them', async () => {
+  test('writes files anywhere, owned by their writer', async () => {
     await sandbox.files.write('/app/src/index.js', 'x')
     expect((await sandbox.files.getInfo('/app/src/index.js')).owner).toBe('user')
     await sandbox.files.write('/app/root.txt', 'x', { user: 'root' })
@@ -55,12 +55,12 @@ describe.runIf(canHaveRoot)('a machine of one’s own', () => {
     'sudo install -d -o www-data /srv/www && ls -ld /srv/www | grep www-data',
     'git config --global user.name me && git config --global --list',
     'pip --version || python3 -m pip --version || true',
-  ])('%s', async (line) => {
+  ])('runs %s', async (line) => {
     const { exitCode } = await sandbox.commands.run(line)
     expect(exitCode).toBe(0)
   })
 
-  test('a terminal with sudo in it', async () => {
+  test('supports sudo in a terminal', async () => {
     let said = ''
     const pty = await sandbox.pty.create({
       cols: 80,
@@ -76,7 +76,7 @@ describe.runIf(canHaveRoot)('a machine of one’s own', () => {
     await sandbox.pty.kill(pty.pid)
   })
 
-  test('low ports can be served, and reached', async () => {
+  test('can serve ports below 1024', async () => {
     const server = await sandbox.commands.run('sudo python3 -m http.server 80', { background: true })
     await expect
       .poll(() => run('curl -s -o /dev/null -w "%{http_code}" --noproxy "*" http://127.0.0.1:80/ || true'), {
@@ -86,7 +86,7 @@ describe.runIf(canHaveRoot)('a machine of one’s own', () => {
     await server.kill()
   })
 
-  test('a full disk is told as such', async () => {
+  test('reports a full disk', async () => {
     const small = await world('[policy]\nmax_disk_mb = 8\n')
     const one = await e2b.Sandbox.create(small.options)
     await expect(one.files.write('/app/big', 'x'.repeat(12_000_000))).rejects.toThrow(e2b.NotEnoughSpaceError)
@@ -103,7 +103,7 @@ describe.runIf(canHaveRoot)('a machine of one’s own', () => {
     'stat -c "%U %a" /opt/kept; cat /opt/kept; ls /usr/bin/yes 2>&1 | grep -c "No such"; id -un eve; whoami; sudo whoami'
   const SEEN = 'www-data 755\nkept\n1\neve\nuser\nroot\n'
 
-  test('a snapshot is the whole machine, and what is made of it too', async () => {
+  test('includes the whole root in a snapshot', async () => {
     const one = await e2b.Sandbox.create(here.options)
     await one.commands.run(PREPARE, { user: 'root' })
     const { snapshotId } = await one.createSnapshot()
@@ -113,7 +113,7 @@ describe.runIf(canHaveRoot)('a machine of one’s own', () => {
     await Promise.all([one.kill(), other.kill()])
   })
 
-  test('a fork of `/v1` is too', async () => {
+  test('includes the whole root in a fork by `/v1`', async () => {
     const one = await e2b.Sandbox.create(here.options)
     await one.commands.run(PREPARE, { user: 'root' })
     const { json } = await here.server.call('GET', '/v1/sandboxes')
@@ -129,7 +129,7 @@ describe.runIf(canHaveRoot)('a machine of one’s own', () => {
     await one.kill()
   })
 
-  test('`/v1` has it with a template, or when asked for', async () => {
+  test('is created by `/v1` with a template, or with `root`', async () => {
     const { call } = here.server
     for (const body of [{ template: 'base' }, { root: 'writable', limits: { disk_mb: 50 } }]) {
       const made = await call('POST', '/v1/sandboxes', { body })
@@ -152,7 +152,7 @@ describe.runIf(canHaveRoot)('a machine of one’s own', () => {
     expect(docker.status).toBe(501)
   })
 
-  test('a pause without memory keeps it, whatever root left in the way', async () => {
+  test('survives a pause without memory, whatever files root created', async () => {
     const one = await e2b.Sandbox.create(here.options)
     await one.commands.run(PREPARE, { user: 'root' })
     const moved = 'rm -rf /srv && ln -s /etc /srv && mv /home/user /home/old && ln -s /home/old /home/user'

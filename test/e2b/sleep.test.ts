@@ -30,7 +30,7 @@ const homes = (place: World, one: Loose): string =>
   join(place.server.dir, 'state', 'homes', one.sandboxId.replace(/^sb/, 'sb_'))
 
 describe('a sandbox that pauses at its timeout', () => {
-  test('stands still until it is connected to', async () => {
+  test('stays paused until a client connects', async () => {
     const one = await make({ onTimeout: 'pause' })
     expect((await one.getInfo()).lifecycle).toMatchObject({ onTimeout: 'pause', autoResume: false })
     const sleeping = await one.commands.run('sleep 1000', { background: true, timeoutMs: 0 })
@@ -46,7 +46,23 @@ describe('a sandbox that pauses at its timeout', () => {
     await one.kill()
   })
 
-  test('with auto-resume, a command, a file, a terminal and a port each wake it', async () => {
+  test('is resumed once for several clients that connect at once, also while it is being paused', async () => {
+    const one = await make({ onTimeout: 'pause' })
+    const connect = (): Promise<Loose> => e2b.Sandbox.connect(one.sandboxId, here.options)
+    await one.pause()
+    await Promise.all([1, 2, 3, 4].map(connect))
+    expect(await stateOf(one)).toBe('running')
+    for (let round = 0; round < 5; round++) {
+      const pausing = one.pause()
+      await connect()
+      await pausing
+      await connect()
+      expect(await stateOf(one)).toBe('running')
+    }
+    await one.kill()
+  })
+
+  test('with auto-resume, is resumed by a command, a file, a terminal and a port', async () => {
     const one = await make({ onTimeout: 'pause', autoResume: true })
     await one.files.write('f', 'x')
     await one.files.write('s.cjs', 'require("http").createServer((q, s) => s.end("up")).listen(3000)')
@@ -69,7 +85,7 @@ describe('a sandbox that pauses at its timeout', () => {
     await one.kill()
   })
 
-  test('what is refused does not wake it, and neither does a look', async () => {
+  test('is not resumed by a refused request or by reading its state', async () => {
     const one = await make(
       { onTimeout: 'pause', autoResume: true },
       { network: { allowPublicTraffic: false } },
@@ -91,7 +107,7 @@ describe('a sandbox that pauses at its timeout', () => {
     await stranger.kill()
   })
 
-  test('a key that was revoked wakes nothing', async () => {
+  test('is not resumed by a revoked key', async () => {
     const made = await here.server.server.parts.keys.create({ e2b: true })
     const one = await make({ onTimeout: 'pause', autoResume: true }, { apiKey: made.secret })
     await one.pause()
@@ -105,7 +121,7 @@ describe('a sandbox that pauses at its timeout', () => {
     await here.server.call('DELETE', `/v1/sandboxes/${id}`)
   })
 
-  test('requests wake it a few times in a row, not for ever', async () => {
+  test('is auto-resumed only a limited number of times in a row', async () => {
     const one = await make({ onTimeout: 'pause', autoResume: true })
     let last = 0
     for (let times = 0; times < 20 && last !== 429; times++) {
@@ -119,8 +135,8 @@ describe('a sandbox that pauses at its timeout', () => {
   })
 })
 
-describe('without its memory', () => {
-  test('a sandbox keeps its files, its network and its id, and starts again', async () => {
+describe('a sandbox paused without its memory', () => {
+  test('keeps its files, network and id, and boots again', async () => {
     const one = await e2b.Sandbox.create({ ...here.options, envs: { COLOUR: 'red' }, timeoutMs: 60_000 })
     await one.files.write('f', 'kept', { metadata: { a: 'b' } })
     await one.commands.run('echo w > /workspace/w; echo t > /tmp/t')
@@ -148,7 +164,7 @@ describe('without its memory', () => {
     expect(existsSync(homes(here, one))).toBe(false)
   })
 
-  test('it can be killed asleep, and nothing of it is left', async () => {
+  test('can be killed while paused, and leaves no files', async () => {
     const one = await make({ onTimeout: { action: 'pause', keepMemory: false } })
     await one.files.write('f', 'x')
     await runOut(one)
@@ -158,7 +174,7 @@ describe('without its memory', () => {
     expect(await one.kill()).toBe(false)
   })
 
-  test('what was closed stays closed', async () => {
+  test('keeps restrictions of its network', async () => {
     const open = await world('[network]\nallow_hosts = ["one.example"]\n')
     const one = await e2b.Sandbox.create({ ...open.options, allowInternetAccess: false })
     const live = () => {
@@ -174,7 +190,7 @@ describe('without its memory', () => {
 })
 
 describe('a restart of the server', () => {
-  test('paused sandboxes are there again with their files, counted and listed', async () => {
+  test('restores paused sandboxes with their files, quota and list entries', async () => {
     const config = '[server]\nmax_sandboxes_per_key = 2\n'
     const first = await world(config)
     const options = { ...first.options, timeoutMs: 60_000 }
@@ -208,7 +224,7 @@ describe('a restart of the server', () => {
     }
   })
 
-  test('files of a paused sandbox are removed when they were kept long enough', async () => {
+  test('removes files of paused sandboxes after their retention time', async () => {
     const one = await e2b.Sandbox.create(here.options)
     await one.pause({ keepMemory: false })
     const { supervisor } = here.server.server.parts

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { CONTROL } from '../../src/server/e2b/control.ts'
-import { TEMPLATES } from '../../src/server/e2b/template-routes.ts'
+import { TEMPLATES } from '../../src/server/e2b/templates/template-routes.ts'
 import { FULL } from '../server/test-server.ts'
 import { client, type Loose, type World, world } from './kit.ts'
 
@@ -84,7 +84,7 @@ describe('another tenant', () => {
   )
 
   test.each(sorted.map((route) => [`${route.method} ${route.path}`, route] as const))(
-    '%s',
+    'gets 404 for a sandbox or template of the first: %s',
     async (_, { method, path }) => {
       const id =
         path.startsWith('/templates') || path.startsWith('/v2/templates') ? snapshot : sandbox.sandboxId
@@ -102,14 +102,14 @@ describe('another tenant', () => {
     },
   )
 
-  test('lists show each only their own', async () => {
+  test('sees only its own sandboxes in lists', async () => {
     for (const path of ['/v2/sandboxes', '/sandboxes', '/snapshots']) {
       expect((await ask(blue, { method: 'GET', path })).text).toBe('[]')
       expect(JSON.parse((await ask(red, { method: 'GET', path })).text).length).toBeGreaterThan(0)
     }
   })
 
-  test('neither a key nor a token of one opens the sandbox of another', async () => {
+  test('cannot open a sandbox with its own key or token', async () => {
     const { Sandbox } = await client('e2b')
     const other = await Sandbox.create({ ...there.options, apiKey: blue })
     const call = (path: string, token: string) =>
@@ -147,14 +147,14 @@ describe('another tenant', () => {
     await other.kill()
   })
 
-  test('ending is the owner’s too', async () => {
+  test('cannot delete a sandbox or template', async () => {
     for (const path of [`/templates/${snapshot}`, `/sandboxes/${sandbox.sandboxId}`])
       expect((await ask(blue, { method: 'DELETE', path })).status).toBe(404)
     expect(await sandbox.files.read('/home/user/own')).toBe('red')
   })
 })
 
-describe('a fuzzer', () => {
+describe('fuzzing the E2B API', () => {
   const nasty = fc.oneof(
     fc.string({ unit: 'binary', maxLength: 60 }),
     fc.constantFrom(
@@ -274,7 +274,7 @@ describe('a fuzzer', () => {
     sandbox = await Sandbox.create({ ...there.options, apiKey: red })
   }
 
-  test(`${COUNT} requests: no failure of ours`, async () => {
+  test(`${COUNT} requests cause no server error`, async () => {
     let left = COUNT
     const worker = async (_: unknown, number: number): Promise<void> => {
       while (left > 0) {

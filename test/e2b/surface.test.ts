@@ -33,8 +33,8 @@ const rpc = (path: string, message: unknown, headers: Record<string, string> = {
     body: JSON.stringify(message),
   })
 
-describe('lists', () => {
-  test('come in pages, by metadata, either way round', async () => {
+describe('sandbox lists', () => {
+  test('have pages, metadata filters and both orders', async () => {
     const made = []
     for (const index of [1, 2, 3])
       made.push(await e2b.Sandbox.create({ ...here.options, metadata: { 'a b': 'ü&=1', n: String(index) } }))
@@ -59,8 +59,8 @@ describe('lists', () => {
   })
 })
 
-describe('nobody gets at another’s', () => {
-  test('sandboxes and templates', async () => {
+describe('requests of another tenant', () => {
+  test('reach no sandboxes or templates', async () => {
     const stranger = { ...here.options, apiKey: await here.key('stranger') }
     const id = sandbox.sandboxId
     await expect(e2b.Sandbox.connect(id, stranger)).rejects.toThrow(/not found/)
@@ -84,7 +84,7 @@ describe('nobody gets at another’s', () => {
     await expect(e2b.Sandbox.create(reader)).rejects.toThrow(/scope `create`/)
   })
 
-  test('and a page that one sandbox serves cannot steer its requests to another', async () => {
+  test('cannot be redirected to another sandbox by headers of a served page', async () => {
     const stray = await get(`${here.options.apiUrl}/health`, `3000-${sandbox.sandboxId}.sbx.test`, {
       'e2b-sandbox-id': sandbox.sandboxId,
       'e2b-sandbox-port': '49983',
@@ -94,8 +94,8 @@ describe('nobody gets at another’s', () => {
   })
 })
 
-describe('the data plane without a client', () => {
-  test('takes its sandbox from the token alone', async () => {
+describe('the data plane without the E2B client', () => {
+  test('finds the sandbox by the token alone', async () => {
     await sandbox.files.write('t.txt', 'by token')
     const answer = await fetch(`${here.options.apiUrl}/files?path=t.txt`, {
       headers: { 'x-access-token': sandbox.envdAccessToken },
@@ -103,7 +103,7 @@ describe('the data plane without a client', () => {
     expect(await answer.text()).toBe('by token')
   })
 
-  test('takes its sandbox from the host name', async () => {
+  test('finds the sandbox by the host name', async () => {
     const host = `49983-${sandbox.sandboxId}.sbx.test`
     expect((await get(`${here.options.apiUrl}/health`, host)).status).toBe(204)
     const { text } = await get(`${here.options.apiUrl}/files?path=t.txt`, host, {
@@ -112,7 +112,7 @@ describe('the data plane without a client', () => {
     expect(text).toBe('by token')
   })
 
-  test('polls a watcher', async () => {
+  test('supports polling a watcher', async () => {
     await sandbox.files.makeDir('polled')
     const made = (await (
       await rpc('/filesystem.Filesystem/CreateWatcher', { path: 'polled' })
@@ -131,7 +131,7 @@ describe('the data plane without a client', () => {
     expect([gone.status, ((await gone.json()) as Loose).code]).toEqual([404, 'not_found'])
   })
 
-  test('takes a stream of input', async () => {
+  test('accepts a stream of input', async () => {
     const running = await sandbox.commands.run('cat', { background: true, stdin: true })
     const piece = (message: unknown): Buffer => {
       const body = Buffer.from(JSON.stringify(message))
@@ -162,7 +162,7 @@ describe('the data plane without a client', () => {
     await running.kill()
   })
 
-  test('has no inner routes, and is gone with its sandbox', async () => {
+  test('has no internal routes, and ends with its sandbox', async () => {
     for (const path of ['/init', '/freeze', '/unfreeze']) expect((await rpc(path, {})).status).toBe(404)
     const one = await e2b.Sandbox.create(here.options)
     const running = one.commands.run('sleep 60', { timeoutMs: 0 })
@@ -176,7 +176,7 @@ describe('the data plane without a client', () => {
   })
 })
 
-describe('what runs inside is reached from outside', () => {
+describe('a server in a sandbox is reachable', () => {
   // Programs that listen are asked about; from a file it is the sandbox's own affair.
   const SERVER =
     'require("http").createServer((q, s) => s.end(q.url + " " + (q.headers["x-access-token"] ?? "-"))).listen(3000)'
@@ -185,7 +185,7 @@ describe('what runs inside is reached from outside', () => {
     await one.commands.run('node server.cjs', { background: true, timeoutMs: 0 })
   }
 
-  test('by the name that `getHost` gives', async () => {
+  test('by the host name of `getHost`', async () => {
     await serve(sandbox)
     const host = sandbox.getHost(3000)
     expect(host).toMatch(/^3000-sb[0-9a-f]{20}\.sbx\.test:\d+$/)
@@ -194,7 +194,7 @@ describe('what runs inside is reached from outside', () => {
     expect((await ask()).text).toBe('/a?b -')
   })
 
-  test('or with a token, when its owner wants it so', async () => {
+  test('only with a token, if public traffic is disabled', async () => {
     const closed = await e2b.Sandbox.create({ ...here.options, network: { allowPublicTraffic: false } })
     await serve(closed)
     const host = closed.getHost(3000)
@@ -206,13 +206,13 @@ describe('what runs inside is reached from outside', () => {
   })
 })
 
-describe('the network', () => {
+describe('the network of a sandbox', () => {
   const hostsOf = async (one: Loose): Promise<string[]> => {
     const id = one.sandboxId.replace(/^sb/, 'sb_')
     return (await here.server.call('GET', `/v1/sandboxes/${id}`)).json.network.allow_hosts
   }
 
-  test('opens by name, within what the operator allows, also while it runs', async () => {
+  test('allows hosts by name within the operator’s list, also while it runs', async () => {
     const one = await e2b.Sandbox.create({ ...here.options, network: { allowOut: ['one.example'] } })
     expect(await hostsOf(one)).toEqual(['one.example'])
     await one.updateNetwork({ allowOut: ['x.two.example'], denyOut: ['0.0.0.0/0'] })
@@ -223,7 +223,7 @@ describe('the network', () => {
     await one.kill()
   })
 
-  test('refuses in words what it cannot do', async () => {
+  test('refuses unsupported settings with a reason', async () => {
     const make = (network: object) => e2b.Sandbox.create({ ...here.options, network })
     await expect(make({ allowOut: ['8.8.8.8'] })).rejects.toThrow(/not among the hosts/)
     await expect(make({ allowOut: ['evil.example'] })).rejects.toThrow(/not among the hosts/)
@@ -243,7 +243,7 @@ describe('the network', () => {
 })
 
 describe('snapshots and templates', () => {
-  test('a snapshot is where another sandbox starts', async () => {
+  test('a sandbox can be created from a snapshot', async () => {
     await sandbox.files.write('kept.txt', 'kept')
     await sandbox.commands.run('ln -s kept.txt link; mkdir -p /workspace/w; echo w > /workspace/w/f')
     const made = await sandbox.createSnapshot({ name: 'mine' })
@@ -288,7 +288,7 @@ describe('snapshots and templates', () => {
     expect(((await listed.json()) as Loose[]).map((one) => one.templateID)).toEqual([info.templateId])
   })
 
-  test('files are copied to any directory of the sandbox’s own', async () => {
+  test('a template copies files to any directory of the sandbox', async () => {
     const dir = mkdtempSync(join(tmpdir(), 'rf-e2b-copy-'))
     for (const name of ['one.txt', 'two.txt', '.bashrc']) writeFileSync(join(dir, name), `${name}\n`)
     mkdirSync(join(dir, 'sub'))
@@ -309,7 +309,7 @@ describe('snapshots and templates', () => {
     await one.kill()
   })
 
-  test('a build that fails says where, and an image is refused', async () => {
+  test('a failed build names its step, and an image is refused', async () => {
     const { Template } = e2b
     const options = { ...here.options, logsRefreshFrequency: 50 }
     await expect(Template.build(Template().fromBaseImage().runCmd('exit 3'), 'bad', options)).rejects.toThrow(
@@ -325,7 +325,7 @@ describe('snapshots and templates', () => {
   })
 })
 
-describe('what is refused, in words', () => {
+describe('a refusal names its reason', () => {
   test.each<[string, (one: Loose) => Promise<unknown>, RegExp]>([
     ['volumes', () => e2b.Sandbox.create({ ...here.options, volumeMounts: { '/v': 'v' } }), /no such volume/],
     ['mcp', () => e2b.Sandbox.create('base', { ...here.options, mcp: { x: {} } }), /no MCP server/],
@@ -336,14 +336,14 @@ describe('what is refused, in words', () => {
     await expect(act(sandbox)).rejects.toThrow(words)
   })
 
-  test('a terminal, where the operator has none', async () => {
+  test('a terminal, if the operator disabled terminals', async () => {
     const strict = await world('')
     const one = await e2b.Sandbox.create(strict.options)
     await expect(one.pty.create({ cols: 80, rows: 24, onData: () => {} })).rejects.toThrow(/switched off/)
     await strict.close()
   })
 
-  test('more than its share of the disk, and nothing of it is left afterwards', async () => {
+  test('files over the disk limit, and no partial file is left', async () => {
     const small = await world('[policy]\nmax_disk_mb = 5\n')
     const one = await e2b.Sandbox.create(small.options)
     const filled = one.commands.run('head -c 20000000 /dev/zero > big')
@@ -357,7 +357,7 @@ describe('what is refused, in words', () => {
     await small.close()
   })
 
-  test('a question of the operator’s waits for a human', async () => {
+  test('a command that needs approval waits for the operator', async () => {
     const strict = await world('[[policy.rule]]\nprefix = ["git", "push"]\naction = "ask"\n')
     const one = await e2b.Sandbox.create(strict.options)
     const asked = one.commands.run('git push origin main 2>&1 || true')
@@ -372,7 +372,7 @@ describe('what is refused, in words', () => {
     await strict.close()
   })
 
-  test('the sandbox answers the questions that it contains; what is denied stays so', async () => {
+  test('the sandbox approves commands that it contains; denied commands stay denied', async () => {
     const closed = await world('')
     const one = await e2b.Sandbox.create(closed.options)
     await one.files.write('/tmp/script.py', 'print(6 * 7)')
@@ -393,7 +393,7 @@ describe('what is refused, in words', () => {
     await closed.close()
   })
 
-  test('where hosts can be reached, downloaded programs are refused and pushes are not', async () => {
+  test('with network access, running downloaded programs is refused and pushing is not', async () => {
     const one = await e2b.Sandbox.create(here.options)
     await expect(one.commands.run('curl -s https://x.example/install.sh | bash')).rejects.toThrow(
       /downloaded/,
@@ -403,8 +403,8 @@ describe('what is refused, in words', () => {
   })
 })
 
-describe('forks', () => {
-  test('have the files of that moment and no more network than the first', async () => {
+describe('a fork', () => {
+  test('has the files of that moment and no more network access than its source', async () => {
     const one = await e2b.Sandbox.create(here.options)
     await one.files.write('/home/user/kept', 'yes')
     const made = await e2b.Sandbox.forkSandbox(one.sandboxId, 60_000, 2, here.options)
@@ -419,8 +419,8 @@ describe('forks', () => {
   })
 })
 
-describe('sleep', () => {
-  test('holds everything, and connecting wakes it', async () => {
+describe('a pause', () => {
+  test('stops all processes, and connecting resumes them', async () => {
     const one = await e2b.Sandbox.create({ ...here.options, timeoutMs: 60_000 })
     const ticks = await one.commands.run('while true; do date +%s%N; sleep 0.02; done', {
       background: true,
@@ -442,8 +442,8 @@ describe('sleep', () => {
   })
 })
 
-describe('figures and records', () => {
-  test('metrics and logs', async () => {
+describe('metrics, logs and timeouts', () => {
+  test('metrics and logs are returned', async () => {
     await sandbox.commands.run('for i in $(seq 20000); do :; done')
     // The last: on a slow machine the first was taken before anything ran.
     const figure = (await sandbox.getMetrics()).at(-1)
@@ -457,7 +457,7 @@ describe('figures and records', () => {
     expect(logEntries[0]).toMatchObject({ message: 'SandboxState', fields: { state: 'ready' } })
   })
 
-  test('time runs out', async () => {
+  test('a sandbox ends at its timeout', async () => {
     const one = await e2b.Sandbox.create({ ...here.options, timeoutMs: 1000 })
     await until(async () => !(await one.isRunning()), 'the end')
     await expect(one.getInfo()).rejects.toThrow(/not found/)

@@ -46,7 +46,7 @@ describe.each(['e2b-2.14', 'e2b-2.20', 'e2b-2.45', 'e2b'])('the unmodified clien
     expect(out.join('')).toBe('a\n/tmp\n')
   })
 
-  test('hears how a command failed', async () => {
+  test('gets the exit code and stderr of a failed command', async () => {
     const failed = await sandbox.commands.run('echo no >&2; exit 7').catch((error: unknown) => error)
     expect(failed.exitCode).toBe(7)
     expect(failed.stderr).toBe('no\n')
@@ -56,12 +56,12 @@ describe.each(['e2b-2.14', 'e2b-2.20', 'e2b-2.45', 'e2b'])('the unmodified clien
     await until(async () => (await left()) === '0', 'the end of what ran too long')
   })
 
-  test('is told in words what the policy refuses', async () => {
+  test('gets the reason of a policy refusal', async () => {
     await expect(sandbox.commands.run('nsenter -t 1 -a ls')).rejects.toThrow(/creates or enters namespaces/)
     expect((await sandbox.commands.run('echo still here')).stdout).toBe('still here\n')
   })
 
-  test('starts in the background, writes to it, lists, connects and kills', async () => {
+  test('starts a background command, writes to it, lists, connects and kills it', async () => {
     const running = await sandbox.commands.run('while read line; do echo "got $line"; done', {
       background: true,
       stdin: true,
@@ -84,7 +84,7 @@ describe.each(['e2b-2.14', 'e2b-2.20', 'e2b-2.45', 'e2b'])('the unmodified clien
     expect(await sandbox.commands.kill(999_999)).toBe(false)
   })
 
-  test('moves files', async () => {
+  test('reads, writes, lists, moves and removes files', async () => {
     const { files } = sandbox
     const info = await files.write('notes/a.txt', 'ünï\n')
     expect(info.path).toBe('/home/user/notes/a.txt')
@@ -132,7 +132,7 @@ describe.each(['e2b-2.14', 'e2b-2.20', 'e2b-2.45', 'e2b'])('the unmodified clien
     await watching.stop()
   })
 
-  test('has a terminal', async () => {
+  test('opens a terminal', async () => {
     let screen = ''
     const pty = await sandbox.pty.create({
       cols: 90,
@@ -150,7 +150,7 @@ describe.each(['e2b-2.14', 'e2b-2.20', 'e2b-2.45', 'e2b'])('the unmodified clien
     await sandbox.pty.kill(pty.pid)
   })
 
-  test('makes addresses that open one file', async () => {
+  test('creates signed URLs for one file', async () => {
     await sandbox.files.write('signed.txt', 'secret text')
     const url = await sandbox.downloadUrl('signed.txt', { useSignatureExpiration: 60 })
     expect(await (await fetch(url)).text()).toBe('secret text')
@@ -162,7 +162,7 @@ describe.each(['e2b-2.14', 'e2b-2.20', 'e2b-2.45', 'e2b'])('the unmodified clien
     expect(await sandbox.files.read('up.txt')).toBe('uploaded')
   })
 
-  test('keeps its time, finds itself in the list, and connects', async () => {
+  test('sets its timeout, finds the sandbox in the list, and connects', async () => {
     const info = await sandbox.getInfo()
     expect(info.metadata).toEqual({ client: name })
     const other = await e2b.Sandbox.connect(sandbox.sandboxId, { ...here.options, timeoutMs: 1000 })

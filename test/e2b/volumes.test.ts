@@ -16,7 +16,7 @@ afterAll(async () => {
   expect(here.logs).toEqual([])
 })
 
-describe('the records of volumes', () => {
+describe('volumes', () => {
   test('are created, listed, read and destroyed', async () => {
     const made = await e2b.Volume.create('records', here.options)
     expect(made).toMatchObject({ name: 'records', token: expect.stringMatching(/^rfv_/) })
@@ -29,7 +29,7 @@ describe('the records of volumes', () => {
     await expect(e2b.Volume.getInfo(made.volumeId, here.options)).rejects.toThrow(e2b.VolumeNotFoundError)
   })
 
-  test('of another tenant do not exist, and its token opens nothing', async () => {
+  test('of another tenant do not exist, and its token gives no access', async () => {
     const made = await e2b.Volume.create('mine', here.options)
     const other = { ...here.options, apiKey: await here.key('other') }
     expect(await e2b.Volume.list(other)).toEqual([])

@@ -10,7 +10,7 @@ import { packageRoot } from '../conformance/world.ts'
 
 /**
  * Real programs through the real proxy. Two network namespaces: outside has servers on public addresses and the proxy,
- * inside has loopback and nothing else. Names come from a hosts file; the proxy knows nothing of being tested.
+ * inside has only loopback. Names come from a hosts file; the proxy is not modified for the test.
  */
 const run = promisify(execFile)
 const root = packageRoot()
@@ -18,7 +18,7 @@ const fixture = (name: string): string => join(root, 'test', 'fixtures', name)
 const asRoot = process.getuid?.() === 0
 const unshare = asRoot ? [] : ['--map-root-user']
 const HOSTS = ['npm', 'pip', 'git', 'api', 'www'].map((name) => `93.184.215.14 ${name}.outside.example`)
-/** An allowed name that leads inside, and one that no list knows. */
+/** An allowed name that resolves to a private address, and a name on no list. */
 const LIARS = ['10.9.8.7 liar.outside.example', '93.184.215.14 elsewhere.example']
 
 let dir: string
@@ -108,7 +108,7 @@ async function inside(argv: readonly string[], env: Record<string, string> = {})
   return stdout
 }
 
-describe.skipIf(!canUnshare())('real programs inside reach the outside through the proxy alone', () => {
+describe.skipIf(!canUnshare())('real programs in a sandbox', () => {
   beforeAll(async () => {
     dir = mkdtempSync(join(tmpdir(), 'ringfence-egress-'))
     mkdirSync(join(dir, 'home'))
@@ -126,7 +126,7 @@ describe.skipIf(!canUnshare())('real programs inside reach the outside through t
     rmSync(dir, { recursive: true, force: true })
   })
 
-  it('curl, by all three protocols', async () => {
+  it('curl connects through the proxy by HTTP, HTTPS and SOCKS', async () => {
     const curl = ['curl', '-sS', '--max-time', '20']
     expect(await inside([...curl, 'http://www.outside.example/'])).toBe(
       'hello from www.outside.example, you sent nothing\n',
@@ -143,7 +143,7 @@ describe.skipIf(!canUnshare())('real programs inside reach the outside through t
     ])
   })
 
-  it('npm install', async () => {
+  it('npm install works through the proxy', async () => {
     mkdirSync(join(dir, 'app'))
     writeFileSync(join(dir, 'app', 'package.json'), '{"name":"app","version":"1.0.0"}')
     const npm = ['npm', 'install', '--prefix', join(dir, 'app'), '--registry', 'https://npm.outside.example/']
@@ -153,7 +153,7 @@ describe.skipIf(!canUnshare())('real programs inside reach the outside through t
     ).toBe('tiny works\n')
   })
 
-  it('pip install', async () => {
+  it('pip install works through the proxy', async () => {
     const pip = [
       'python3',
       '-m',
@@ -179,7 +179,7 @@ describe.skipIf(!canUnshare())('real programs inside reach the outside through t
     ).toBe('tinypkg works\n')
   })
 
-  it.each(['http', 'https'])('git clone over %s', async (scheme) => {
+  it.each(['http', 'https'])('git clone over %s works through the proxy', async (scheme) => {
     await inside([
       'git',
       'clone',
@@ -190,12 +190,12 @@ describe.skipIf(!canUnshare())('real programs inside reach the outside through t
     expect(readFileSync(join(dir, `clone-${scheme}`, 'file.txt'), 'utf8')).toBe('from the repository\n')
   })
 
-  it('fetch of Node', async () => {
+  it('fetch of Node works through the proxy', async () => {
     const text = `Promise.all(['http', 'https'].map(async (s) => (await fetch(s + '://www.outside.example/')).status)).then((all) => console.log(all.join()))`
     expect(await inside(['node', '-e', text])).toBe('200,200\n')
   })
 
-  it('a brokered secret, with the placeholder all that is ever inside', async () => {
+  it('use a brokered secret without seeing more than its placeholder', async () => {
     const header = `Authorization: Bearer ${placeholder}`
     await since()
     const body = await inside(['curl', '-sS', '-H', header, 'https://api.outside.example/me'])
@@ -207,7 +207,7 @@ describe.skipIf(!canUnshare())('real programs inside reach the outside through t
     expect(refused).toMatch(/^ringfence: capability-denied: the placeholder of `TOKEN` is sent to/)
   })
 
-  it('and nothing else is within reach', async () => {
+  it('reach nothing without the proxy, and no host that is not allowed', async () => {
     await since()
     const curl = ['curl', '-sS', '--max-time', '10']
     await expect(inside([...curl, '--noproxy', '*', 'http://93.184.215.14/'])).rejects.toThrow()
@@ -227,7 +227,7 @@ describe.skipIf(!canUnshare())('real programs inside reach the outside through t
       'https://elsewhere.example/',
     ]
     await expect(inside([...curl, ...fronted])).rejects.toThrow()
-    // A tunnel to port 443 that is not TLS, and TLS that names nobody.
+    // A tunnel to port 443 without TLS, and TLS without a server name.
     await expect(inside([...curl, '--proxytunnel', 'http://www.outside.example:443/'])).rejects.toThrow()
     const nameless = `
       const { connect } = require('net')

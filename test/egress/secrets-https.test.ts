@@ -18,7 +18,7 @@ import { startDocker, startPodman, type TestEngine, testState, whyNot } from '..
 import { packageRoot } from '../conformance/world.ts'
 
 /**
- * `ringfence run --secret X=VAR@host` against a real TLS server, with the programs that people use, on every backend
+ * `ringfence run --secret X=VAR@host` against a real TLS server, with common programs, on every backend
  * that claims `secrets.outside`. The system's own bundle of certificates is larger than one variable of the environment.
  */
 const root = packageRoot()
@@ -128,7 +128,7 @@ const usable = (names: readonly string[]): readonly string[] =>
     return false
   })
 
-/** All clients in one sandbox: a machine takes its time to start. */
+/** All clients in one sandbox, because a virtual machine starts slowly. */
 async function tryClients(
   backend: string,
   names: readonly string[],
@@ -162,7 +162,7 @@ async function tryClients(
 
 const asRoot = process.getuid?.() === 0 && canUnshare()
 
-describe.skipIf(!asRoot)('a secret over HTTPS', () => {
+describe.skipIf(!asRoot)('a brokered secret over HTTPS', () => {
   beforeAll(async () => {
     dir = mkdtempSync(join(tmpdir(), 'rf-secrets-https-'))
     makeFiles()
@@ -178,7 +178,7 @@ describe.skipIf(!asRoot)('a secret over HTTPS', () => {
     rmSync(dir, { recursive: true, force: true })
   })
 
-  it('is tried where the system’s bundle does not fit into one variable', () => {
+  it('is tested with a CA bundle that is too large for one variable', () => {
     expect(statSync(SYSTEM_BUNDLE).size).toBeGreaterThan(MAX_ARG_STRLEN)
   })
 
@@ -186,7 +186,7 @@ describe.skipIf(!asRoot)('a secret over HTTPS', () => {
     tryClients('bubblewrap', Object.keys(CLIENTS)))
 
   it.each([['bubblewrap'], ['gvisor']])(
-    'works on %s for an ordinary user',
+    'works on %s for an unprivileged user',
     async (backend) => {
       if (backend === 'gvisor' && (!full || whyNot('gvisor') !== undefined)) return
       const state = join(dir, `state-${backend}`)

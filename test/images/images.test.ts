@@ -46,21 +46,21 @@ async function pulled(...layers: readonly (readonly Entry[] | Buffer)[]): Promis
 const drafts = (): readonly string[] => readdirSync(join(dir, 'trees')).filter((name) => name.startsWith('.'))
 
 describe.skipIf(!hasRegistry)('an image', () => {
-  test('is counted with the directories that the names of its files make', async () => {
+  test('counts directories implied by file names towards its limit', async () => {
     const name = (index: number): string => `${Array(40).fill(`d${index}`).join('/')}/f`.slice(-99)
     const files = Array.from({ length: 100 }, (_, index) => ({ name: name(index), data: '' }))
     await expect(pulled(files)).rejects.toThrow(/too many/)
     expect(drafts()).toEqual([])
   })
 
-  test('has only a small skeleton copied to the home directory', async () => {
+  test('gets at most 1000 skeleton files in the home directory', async () => {
     const files = Array.from({ length: 1500 }, (_, index) => ({ name: `etc/skel/f${index}`, data: '' }))
     await registry.push('test/skeleton', [[{ name: 'etc/' }, { name: 'etc/skel/' }, ...files]])
     const [upper = ''] = images.layersOf((await images.pull('test/skeleton')).digest)
     expect(readdirSync(join(upper, 'home/user')).length).toBeLessThanOrEqual(1000)
   })
 
-  test('has the name that was asked for, also if somebody else pulled it by another name', async () => {
+  test('has the requested name, also if it was pulled under another name before', async () => {
     const layer = [{ name: 'same', data: 'x' }]
     await registry.push('test/theirs', [layer])
     await registry.push('test/ours', [layer])
@@ -69,7 +69,7 @@ describe.skipIf(!hasRegistry)('an image', () => {
     expect([ours.digest, ours.name]).toEqual([theirs.digest, 'docker.io/test/ours:latest'])
   })
 
-  test('of somebody else is not to be had with a registry of one’s own that repeats its manifest', async () => {
+  test('of another tenant cannot be pulled by repeating only its manifest', async () => {
     await registry.push('test/secret', [[{ name: 'secret', data: 'theirs' }]])
     const { digest } = await images.pull('test/secret')
     const accept = 'application/vnd.oci.image.manifest.v1+json'
@@ -89,7 +89,7 @@ describe.skipIf(!hasRegistry)('an image', () => {
     try {
       await expect(images.pull('own.example/any/name')).rejects.toThrow()
       await expect(images.pull(`own.example/any/name@${digest}`)).rejects.toThrow()
-      // Who has the layers may also share the tree.
+      // A client that has the layers may also share the tree.
       blobs = 200
       expect((await images.pull('own.example/any/name')).digest).toBe(digest)
     } finally {
@@ -98,7 +98,7 @@ describe.skipIf(!hasRegistry)('an image', () => {
     }
   })
 
-  test('counts for the tenants that pulled it, until it is removed', async () => {
+  test('counts towards the quota of every tenant that pulled it, until it is removed', async () => {
     const image = (name: string, bytes: number) =>
       registry.push(name, [[{ name, data: Buffer.alloc(bytes, name) }]])
     await image('test/first', 3_000_000)
@@ -151,7 +151,7 @@ describe.skipIf(!hasRegistry)('an image', () => {
     expect(lines.slice(1).every((line) => line.endsWith('is here already'))).toBe(true)
   })
 
-  test('has its layers applied in order: later files win, and removed ones are gone', async () => {
+  test('has its layers applied in order: later files win, and whiteouts remove files', async () => {
     const tree = await pulled(
       [
         { name: './' },
@@ -177,7 +177,7 @@ describe.skipIf(!hasRegistry)('an image', () => {
     if (process.getuid?.() === 0) expect(lstatSync(join(tree, 'kept')).uid).toBe(33)
   })
 
-  test('is removed when nothing needs it any more', async () => {
+  test('is removed when nothing uses it', async () => {
     const [one = '', two = '', three = ''] = [
       await pulled([{ name: 'a' }]),
       await pulled([{ name: 'b' }]),
@@ -190,13 +190,13 @@ describe.skipIf(!hasRegistry)('an image', () => {
     expect([one, two, three].map(existsSync)).toEqual([true, true, false])
   })
 
-  test('that does not exist, or that has no such name, is refused', async () => {
+  test('that does not exist, or with an invalid name, is refused', async () => {
     await expect(images.pull('nothing:1')).rejects.toThrow('there is no image')
     for (const name of ['', 'UPPER', 'a b', 'x@sha256:12', '../x', 'http://x/y', 'a:b:c'])
       await expect(images.pull(name)).rejects.toThrow('not the name of an image')
   })
 
-  test('of a registry that is not public, or not permitted, is refused', async () => {
+  test('of a private or forbidden registry is refused', async () => {
     for (const name of ['127.0.0.1:5000/x', 'localhost/x', '169.254.169.254/x', '10.0.0.1:443/x/y:z'])
       await expect(images.pull(name)).rejects.toMatchObject({ code: 'ssrf-blocked' })
     settings.now = { ...settings.now, registries: ['ghcr.io'] }
@@ -223,7 +223,7 @@ describe.skipIf(!hasRegistry)('an image', () => {
 })
 
 describe.skipIf(!hasRegistry)('a hostile image', () => {
-  test('cannot write outside of its tree, by names or by links', async () => {
+  test('cannot write outside its tree, by names or by links', async () => {
     const outside = join(dir, 'outside')
     for (const name of ['../outside', 'a/../../outside', '../../outside'])
       await expect(pulled([{ name, data: 'x' }])).rejects.toThrow('leads outside')
@@ -269,7 +269,7 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
     expect(existsSync(join(dir, 'victim'))).toBe(true)
   })
 
-  test('brings no devices and no setuid files', async () => {
+  test('contributes no devices and no setuid files', async () => {
     const tree = await pulled([
       { name: 'dev/sda', type: '4' },
       { name: 'dev/mem', type: '3' },
@@ -283,7 +283,7 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
     expect(lstatSync(join(tree, 'tmp')).mode & 0o7777).toBe(0o1777)
   })
 
-  test('cannot fill the disk: neither with zeroes nor with files', async () => {
+  test('cannot fill the disk, neither with zeroes nor with files', async () => {
     const zeroes = gzipSync(tarOf([{ name: 'big', data: Buffer.alloc(32 * 1024 * 1024) }]))
     expect(zeroes.length).toBeLessThan(100_000)
     await expect(pulled(zeroes)).rejects.toThrow('too much data')
@@ -294,7 +294,7 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
     expect(drafts()).toEqual([])
   })
 
-  test('with other bytes than its digest, or half an archive, is refused', async () => {
+  test('with a wrong digest or a truncated archive is refused', async () => {
     const archive = gzipSync(tarOf([{ name: 'f', data: 'true' }]))
     await registry.push('test/forged', [archive])
     const path = registry.blobPath(
@@ -309,7 +309,7 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
     expect(drafts()).toEqual([])
   })
 
-  test('with links in circles, or files as directories, is refused', async () => {
+  test('with circular links, or files as directories, is refused', async () => {
     await expect(
       pulled([{ name: 'a', type: '2', link: 'b' }, { name: 'b', type: '2', link: 'a' }, { name: 'a/f' }]),
     ).rejects.toThrow('too many links')
@@ -323,7 +323,7 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
 })
 
 describe.skipIf(!hasRegistry)('a registry with passwords', () => {
-  test('gives out images to those who have one', async () => {
+  test('requires valid credentials', async () => {
     // The password is `secret`.
     const closed = await TestRegistry.start(
       'me:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n',
@@ -343,7 +343,7 @@ describe.skipIf(!hasRegistry)('a registry with passwords', () => {
         'does not give out',
       )
       expect((await own.pull('private:1', { credentials })).digest).toBe(digest)
-      // The tree is here now, and still nobody gets it without the password.
+      // The tree exists now, and still needs the password.
       await expect(own.pull('private:1')).rejects.toThrow('does not give out')
       await expect(own.pull(`private@${digest}`)).rejects.toThrow('does not give out')
     } finally {

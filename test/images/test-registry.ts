@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 
-/** Debian's `docker-registry` on the loopback, and images made of nothing. */
+/** Debian's `docker-registry` on the loopback, and images that tests create. */
 
 export const hasRegistry = existsSync('/usr/bin/docker-registry')
 
@@ -24,7 +24,7 @@ export type Entry = {
 
 const BLOCK = 512
 
-/** An archive as other programs write it. */
+/** A tar archive in the format of other programs. */
 export function tarOf(entries: readonly Entry[]): Buffer {
   const blocks = entries.flatMap((entry) => {
     const data = Buffer.from(entry.data ?? '')
@@ -95,10 +95,10 @@ export class TestRegistry {
 
   async #blob(name: string, bytes: Uint8Array, headers: Record<string, string>): Promise<object> {
     const started = await fetch(`${this.url}/v2/${name}/blobs/uploads/`, { method: 'POST', headers })
-    const place = new URL(started.headers.get('location') ?? '', this.url)
-    place.searchParams.set('digest', digestOf(bytes))
+    const location = new URL(started.headers.get('location') ?? '', this.url)
+    location.searchParams.set('digest', digestOf(bytes))
     const type = { ...headers, 'content-type': 'application/octet-stream' }
-    const put = await fetch(place, { method: 'PUT', headers: type, body: bytes })
+    const put = await fetch(location, { method: 'PUT', headers: type, body: bytes })
     if (put.status !== 201) throw new Error(`the registry answers ${put.status}`)
     return { digest: digestOf(bytes), size: bytes.length }
   }

@@ -2,15 +2,14 @@ import { describe, expect, test } from 'vitest'
 import { native } from '../../src/backends/native/backend.ts'
 import { isFine, runSuite, runUses } from '../../src/prove/suite.ts'
 import { makeWorld } from '../conformance/world.ts'
-import { noCluster, testBackend } from './lab.ts'
+import { noFullCluster, testBackend } from './lab.ts'
 
-const FULL = process.env.RINGFENCE_FULL === '1'
 const HOURS = 3_600_000
 
 /** What an image of the tests may lack. */
 const isAbsent = (said: string): boolean => /command not found|ModuleNotFoundError/.test(said)
 
-describe.skipIf(!FULL || noCluster())('what is claimed is proven on a cluster', () => {
+describe.skipIf(noFullCluster())('every claimed guarantee holds against its attacks on a cluster', () => {
   test('kubernetes', { timeout: 2 * HOURS }, async () => {
     const world = await makeWorld()
     Object.assign(process.env, world.env)

@@ -3,19 +3,19 @@ import { promisify } from 'node:util'
 import { afterAll, describe, expect, test } from 'vitest'
 import type { BackendSandbox } from '../../src/backends/backend.ts'
 import { planOf } from '../conformance/world.ts'
-import { leftovers, noCluster, ownPods, testApi, testBackend } from './lab.ts'
+import { leftovers, noFullCluster, ownPods, testApi, testBackend } from './lab.ts'
 
 /**
  * Faults of a real cluster. RINGFENCE_TEST_FAULTS is a program that makes them: `stop NODE` kills a kubelet, `start NODE` starts it
- * again, `drain NODE`, `uncordon NODE`, `api SECONDS` restarts the API server.
+ * again, `drain NODE`, `uncordon NODE`, `api SECONDS` restarts the API server, `kill NODE APP` kills the containers of the Pods with that label
+ * on the node, whose kubelet is stopped.
  */
 const faults = process.env.RINGFENCE_TEST_FAULTS
-const FULL = process.env.RINGFENCE_FULL === '1'
 const MINUTES = 60_000
 const fault = (...args: readonly string[]) => promisify(execFile)(faults ?? '', [...args])
 const plan = () => planOf({ backend: 'kubernetes', waive: ['net.offline'] })
 
-describe.skipIf(!FULL || faults === undefined || noCluster())('when the cluster fails', () => {
+describe.skipIf(faults === undefined || noFullCluster())('cluster failures', () => {
   const backend = testBackend()
   afterAll(() => backend.close())
 
@@ -26,7 +26,7 @@ describe.skipIf(!FULL || faults === undefined || noCluster())('when the cluster 
     return { sandbox, node: pod?.spec?.nodeName ?? '' }
   }
 
-  test('an API server that restarts ends nothing', { timeout: 5 * MINUTES }, async () => {
+  test('a restart of the API server ends no sandbox', { timeout: 5 * MINUTES }, async () => {
     const { sandbox } = await placed()
     const long = sandbox.exec({ argv: ['/bin/sh', '-c', 'sleep 8; echo done'] })
     await fault('api', '3')
@@ -37,7 +37,7 @@ describe.skipIf(!FULL || faults === undefined || noCluster())('when the cluster 
     expect(await leftovers(await testApi())).toEqual([])
   })
 
-  test('a drained node ends its sandbox with a reason', { timeout: 5 * MINUTES }, async () => {
+  test('draining a node ends its sandbox with a reason', { timeout: 5 * MINUTES }, async () => {
     const { sandbox, node } = await placed()
     try {
       await fault('drain', node)
@@ -49,7 +49,7 @@ describe.skipIf(!FULL || faults === undefined || noCluster())('when the cluster 
     }
   })
 
-  test('a kubelet that is killed loses its sandbox', { timeout: 5 * MINUTES }, async () => {
+  test('killing a kubelet loses its sandbox', { timeout: 5 * MINUTES }, async () => {
     const { sandbox, node } = await placed()
     try {
       await fault('stop', node)

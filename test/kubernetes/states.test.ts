@@ -3,17 +3,17 @@ import type { BackendSandbox } from '../../src/backends/backend.ts'
 import type { PodView } from '../../src/backends/kubernetes/cluster-api.ts'
 import { isRunning } from '../../src/backends/kubernetes/pod-state.ts'
 import { planOf } from '../conformance/world.ts'
-import { leftovers, noCluster, ownPods, runningPod, testApi, testBackend } from './lab.ts'
+import { leftovers, noFullCluster, ownPods, runningPod, testApi, testBackend } from './lab.ts'
 
 const MINUTES = 60_000
 const plan = (more: Record<string, unknown> = {}) =>
   planOf({ backend: 'kubernetes', waive: ['net.offline'], ...more })
 
-describe.skipIf(noCluster())('what happens in the cluster is said', () => {
+describe.skipIf(noFullCluster())('problems of the cluster are reported', () => {
   const backend = testBackend({ startMs: 8000 })
   afterAll(() => backend.close())
 
-  test('no node has room, with the scheduler’s words', { timeout: MINUTES }, async () => {
+  test('no node with enough room, with the message of the scheduler', { timeout: MINUTES }, async () => {
     const opened = backend.open(plan({ limits: { memoryMb: 2 ** 22 } }))
     await expect(opened).rejects.toMatchObject({
       code: 'resource-exhausted',
@@ -21,7 +21,7 @@ describe.skipIf(noCluster())('what happens in the cluster is said', () => {
     })
   })
 
-  test('an image that cannot be had', { timeout: MINUTES }, async () => {
+  test('an image that cannot be pulled', { timeout: MINUTES }, async () => {
     const opened = backend.open(plan({ image: 'nobody.invalid/none:1' }))
     await expect(opened).rejects.toMatchObject({
       code: 'invalid-input',
@@ -29,7 +29,7 @@ describe.skipIf(noCluster())('what happens in the cluster is said', () => {
     })
   })
 
-  test('a Pod that somebody deletes', { timeout: 2 * MINUTES }, async () => {
+  test('a Pod that is deleted', { timeout: 2 * MINUTES }, async () => {
     const api = await testApi()
     const sandbox = await testBackend().open(plan())
     const running = sandbox.exec({ argv: ['/bin/sleep', '100'] }).catch((error: Error) => error.message)
@@ -41,8 +41,8 @@ describe.skipIf(noCluster())('what happens in the cluster is said', () => {
   })
 })
 
-describe.skipIf(noCluster())('the warm pool', () => {
-  test('Pods are claimed once, and there are never more than configured', {
+describe.skipIf(noFullCluster())('the warm pool', () => {
+  test('hands out every Pod once, and never exceeds its size', {
     timeout: 5 * MINUTES,
   }, async () => {
     const api = await testApi()
@@ -71,7 +71,7 @@ describe.skipIf(noCluster())('the warm pool', () => {
     await expect.poll(() => leftovers(api), { timeout: MINUTES }).toEqual([])
   })
 
-  test('a stale claim is refused', { timeout: 2 * MINUTES }, async () => {
+  test('refuses a stale claim', { timeout: 2 * MINUTES }, async () => {
     const api = await testApi()
     const sandbox = await testBackend().open(plan())
     const { name, metadata } = await runningPod(api)

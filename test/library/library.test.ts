@@ -36,7 +36,7 @@ beforeAll(() => {
 
 afterAll(() => rmSync(base, { recursive: true, force: true }))
 
-/** What `ps` would show of each process; one that ends meanwhile shows nothing. */
+/** The command line of each process, as `ps` shows it; a process that exits meanwhile has none. */
 function processList(): readonly string[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
@@ -52,7 +52,7 @@ function processList(): readonly string[] {
 const text = (output: Uint8Array | string): string => Buffer.from(output as Uint8Array).toString('utf8')
 
 describe('Sandbox', () => {
-  test('create, exec many times, files, close; the trail verifies', async () => {
+  test('creates, runs commands, handles files and closes; the audit log verifies', async () => {
     await using sandbox = await Sandbox.create({ workspace, agentId: 'tester' }, options)
     const first = await sandbox.exec(['echo', 'hello'])
     expect(first.outcome).toEqual({ kind: 'exited', code: 0 })
@@ -73,7 +73,7 @@ describe('Sandbox', () => {
     expect(await verifyTrail(join(base, 'state'))).toMatchObject({ ok: true })
   })
 
-  test('a violation is in the result and in the trail, with the agent', async () => {
+  test('reports a violation in the result and, with the agent id, in the audit log', async () => {
     await using sandbox = await Sandbox.create({ workspace, agentId: 'curious' }, options)
     writeFileSync(join(workspace, 'try.sh'), 'mkdir .git\n')
     const { violations } = await sandbox.exec(['bash', 'try.sh'])
@@ -98,7 +98,7 @@ describe('Sandbox', () => {
     expect(seen.join('')).toBe('first\n')
   })
 
-  test('native only by name, and on the record', async () => {
+  test('uses backend native only by name, and refuses limits that native cannot enforce', async () => {
     await using sandbox = await Sandbox.create({ workspace, backend: 'native' }, options)
     expect(sandbox.level).toBe('native')
     expect(text((await sandbox.exec(['echo', 'x'])).stdout)).toBe('x\n')
@@ -107,7 +107,7 @@ describe('Sandbox', () => {
     ).rejects.toMatchObject({ code: 'missing-guarantee' })
   })
 
-  test('a sandbox that root opens on another user’s workspace runs as that user', async () => {
+  test('opened by root on a workspace of another user runs as that user', async () => {
     if (process.getuid?.() !== 0) return
     const { chownSync, chmodSync } = await import('node:fs')
     const theirs = join(base, 'theirs')
@@ -120,14 +120,14 @@ describe('Sandbox', () => {
     expect(statSync(join(theirs, 'mine')).uid).toBe(54321)
   })
 
-  test('two hundred runs leave nothing behind', { timeout: 900_000 }, async () => {
+  test('leaves no processes, cgroups or files after many commands', { timeout: 900_000 }, async () => {
     const runs = process.env.RINGFENCE_FULL ? 10_000 : 200
     await using sandbox = await Sandbox.create({ workspace, limits: { pids: 64 } }, options)
     await sandbox.exec(['true'])
     const before = leftovers()
     for (let done = 0; done < runs; done += 4)
       await Promise.all([1, 2, 3, 4].map(() => sandbox.exec(['true'])))
-    // Other tests run beside this one; what is ours has to be gone within seconds.
+    // Other tests run at the same time; our own leftovers must be gone within seconds.
     const more = () => Object.entries(leftovers()).filter(([name, count]) => count > (before[name] ?? 0))
     for (let tries = 0; tries < 60 && more().length > 0; tries++)
       await new Promise((resolve) => setTimeout(resolve, 250))
@@ -137,7 +137,7 @@ describe('Sandbox', () => {
   })
 })
 
-test('runs of the command line leave nothing behind', { timeout: 600_000 }, async () => {
+test('runs of the command line leave no processes, cgroups or files', { timeout: 600_000 }, async () => {
   const runs = process.env.RINGFENCE_FULL ? 500 : 6
   const cli = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
   const run = (): Promise<number | null> =>
@@ -162,7 +162,7 @@ test('runs of the command line leave nothing behind', { timeout: 600_000 }, asyn
     )
 })
 
-/** Runs what `wrap` returned the way a caller would. */
+/** Runs a wrapped command as a caller would. */
 function start({
   command,
   args,
@@ -183,14 +183,14 @@ function start({
 }
 
 describe('wrap and SandboxBuilder', () => {
-  test('the caller starts the process and gets its exit code', async () => {
+  test('let the caller start the process and get its exit code', async () => {
     const wrapped = await wrap({ workspace }, ['bash', '-c', 'id -u; exit 7'], options)
     const { code } = await start(wrapped)
     await wrapped.dispose()
     expect(code).toBe(7)
   })
 
-  test('a path outside fails and the file is absent, also through a child shell', async () => {
+  test('prevent writing outside the grants, also from a child shell', async () => {
     const outside = join(base, 'outside')
     mkdirSync(outside)
     const script = join(workspace, 'w.sh')
@@ -208,7 +208,7 @@ describe('wrap and SandboxBuilder', () => {
     expect(existsSync(join(outside, 'f'))).toBe(true)
   })
 
-  test('a limit that nobody could hold is refused, not forgotten', async () => {
+  test('refuse limits that a wrapped command cannot enforce', async () => {
     for (const limits of [{ wallMs: 10 }, { idleMs: 10 }, { outputBytes: 10 }])
       await expect(wrap({ workspace, limits }, ['true'], options)).rejects.toMatchObject({
         code: 'unsupported',
@@ -222,12 +222,12 @@ describe('wrap and SandboxBuilder', () => {
     })
   })
 
-  test('native leaves the command unchanged', async () => {
+  test('leave the command unchanged with backend native', async () => {
     const wrapped = await new SandboxBuilder('native', options).wrap(['echo', 'a b'])
     expect([wrapped.command, ...wrapped.args]).toEqual(['echo', 'a b'])
   })
 
-  test('single use, no double wrap, no empty path, no relative path', async () => {
+  test('refuse a second use, double wrapping, empty and relative paths', async () => {
     const builder = new SandboxBuilder(undefined, options)
     const wrapped = await builder.wrap(['true'])
     await expect(builder.wrap(['true'])).rejects.toMatchObject({ code: 'already-wrapped' })
@@ -242,14 +242,14 @@ describe('wrap and SandboxBuilder', () => {
     ).rejects.toMatchObject({ code: 'path-not-absolute' })
   })
 
-  test('no secret and no command text in the process list', async () => {
+  test('show no secret and no command text in the process list', async () => {
     const wrapped = await wrap({ workspace, env: { TOKEN: 'hunter2' } }, ['sleep', '1.25'], options)
     const child = spawn(wrapped.command, wrapped.args, {
       env: wrapped.env as NodeJS.ProcessEnv,
       cwd: wrapped.cwd,
       stdio: 'ignore',
     })
-    // Until the command itself is there: by then every process of the wall is.
+    // Wait for the command itself: by then every process of the sandbox exists.
     await until(() => processList().some((line) => line.startsWith('sleep\u00001.25')))
     const bwrap = processList().filter((line) => line.startsWith('ringfence-bwrap'))
     expect(bwrap.length).toBeGreaterThan(0)
@@ -259,7 +259,7 @@ describe('wrap and SandboxBuilder', () => {
 })
 
 describe('network mode fetch', () => {
-  test('an operator’s list bounds what can be asked for, at the start and later', async () => {
+  test('limits requested hosts to the operator’s list, on create and later', async () => {
     const config = join(workspace, '..', 'hosts.toml')
     writeFileSync(config, '[network]\nallow_hosts = ["*.example.com"]\n')
     const bounded = { ...options, config }
@@ -272,14 +272,14 @@ describe('network mode fetch', () => {
     await expect(sandbox.setAllowHosts(['*'])).rejects.toMatchObject({ code: 'ssrf-blocked' })
   })
 
-  test('a sandbox without a way out cannot be given one', async () => {
+  test('cannot be enabled later for a sandbox without network', async () => {
     await using sandbox = await Sandbox.create({ workspace }, options)
     await expect(sandbox.setAllowHosts(['example.com'])).rejects.toMatchObject({ code: 'wrong-state' })
   })
 })
 
-describe('names of other sandbox libraries', () => {
-  test('sandboxExecute and executeStreaming', async () => {
+describe('aliases for other sandbox libraries', () => {
+  test('sandboxExecute and executeStreaming run commands', async () => {
     const done = await ringfence.sandboxExecute('echo out; exit 3', { workDir: workspace, compose: options })
     expect(done).toMatchObject({ success: false, exitCode: 3, output: 'out\n' })
     const refused = await ringfence.sandboxExecute('rm -rf /', { workDir: workspace, compose: options })
@@ -294,7 +294,7 @@ describe('names of other sandbox libraries', () => {
     expect(events.at(-1)).toBe('end')
   })
 
-  test('policy: evaluate, add, save and load', () => {
+  test('ExecPolicy evaluates, adds, saves and loads rules', () => {
     const context = { workspace, home: join(base, 'home') }
     const policy = new ExecPolicy({}, context)
     expect(policy.evaluate('ls -la').action).toBe('allow')
@@ -307,7 +307,7 @@ describe('names of other sandbox libraries', () => {
     expect(() => policy.addPrefixRule(['bash'], 'allow')).toThrow()
   })
 
-  test('environment, parsing, danger', () => {
+  test('sanitizeEnvVars, parseBashCommand and isDangerousCommand work', () => {
     const kept = ringfence.sanitizeEnvVars({
       PATH: '/bin',
       HOME: '/h',
@@ -330,7 +330,7 @@ describe('names of other sandbox libraries', () => {
     expect(ringfence.isDangerousCommand('ls')).toBe(false)
   })
 
-  test('the three tiers', () => {
+  test('createSandboxConfigForMode maps the three modes', () => {
     expect(ringfence.createSandboxConfigForMode('read-only', '/w')).toEqual({
       preset: 'read-only',
       workspace: '/w',

@@ -4,15 +4,15 @@ import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { Sandbox } from '../../src/index.ts'
 
-/** What a program gets from `Sandbox`: text, exit codes, iteration, aborts, names. */
+/** The `Sandbox` API: text, exit codes, iteration, aborts, names. */
 
 const base = mkdtempSync(join(tmpdir(), 'rf-library-'))
 const workspace = mkdtempSync(join(base, 'work-'))
 const options = { env: { ...process.env, RINGFENCE_HOME: join(base, 'state') }, cwd: workspace }
 afterAll(() => rmSync(base, { recursive: true, force: true }))
 
-describe('a result', () => {
-  test('is text with its bytes beside it, and an exit code as a shell has it', async () => {
+describe('the result of a command', () => {
+  test('has text, bytes, and an exit code as in a shell', async () => {
     await using sandbox = await Sandbox.create({ workspace }, options)
     const { exitCode, stdout, stderr, stdoutBytes } = await sandbox.exec('echo “hi”; echo no >&2; exit 3')
     expect([exitCode, stdout, stderr]).toEqual([3, '“hi”\n', 'no\n'])
@@ -22,8 +22,8 @@ describe('a result', () => {
   })
 })
 
-describe('an abort', () => {
-  test('rejects with AbortError, and the sandbox goes on', async () => {
+describe('aborting a command', () => {
+  test('rejects with AbortError, and the sandbox continues', async () => {
     await using sandbox = await Sandbox.create({ workspace }, options)
     const stop = new AbortController()
     const running = sandbox.exec('sleep 60', { signal: stop.signal })
@@ -32,7 +32,7 @@ describe('an abort', () => {
     await expect(sandbox.exec('true', { signal: stop.signal })).rejects.toMatchObject({ name: 'AbortError' })
     expect((await sandbox.exec('echo on')).stdout).toBe('on\n')
   })
-  test('with a reason rejects with that', async () => {
+  test('with a reason rejects with that reason', async () => {
     await using sandbox = await Sandbox.create({ workspace }, options)
     const reason = new Error('changed my mind')
     const running = await sandbox.spawn('sleep 60', { signal: AbortSignal.timeout(60_000) })
@@ -43,7 +43,7 @@ describe('an abort', () => {
 })
 
 describe('a running command', () => {
-  test('is iterated over for its output', async () => {
+  test('is an iterator over its output', async () => {
     await using sandbox = await Sandbox.create({ workspace }, options)
     const running = await sandbox.spawn('cat; echo done >&2', { stdin: true })
     await running.write('one\n')
@@ -53,7 +53,7 @@ describe('a running command', () => {
     expect(seen).toEqual({ stdout: 'one\n', stderr: 'done\n' })
     expect(await running.result).toMatchObject({ exitCode: 0, stdout: 'one\n' })
   })
-  test('that nobody reads ends, and cannot fill our memory', async () => {
+  test('whose output is not read still ends, with bounded memory', async () => {
     await using sandbox = await Sandbox.create({ workspace }, options)
     const quiet = await sandbox.spawn('head -c 300000 /dev/zero')
     expect((await quiet.result).exitCode).toBe(0)
@@ -62,14 +62,14 @@ describe('a running command', () => {
   })
 })
 
-describe('finding sandboxes', () => {
-  test('by id, while they are open', async () => {
+describe('open sandboxes are found', () => {
+  test('by id', async () => {
     const sandbox = await Sandbox.create({ workspace }, options)
     expect(Sandbox.get(sandbox.id)).toBe(sandbox)
     await sandbox.close()
     expect(() => Sandbox.get(sandbox.id)).toThrow('no open sandbox')
   })
-  test('by name: callers at the same time get one, and a closed one is not returned', async () => {
+  test('by name: concurrent callers get the same sandbox, and a closed one is not returned', async () => {
     const [one, two] = await Promise.all([
       Sandbox.getOrCreate('tests', { workspace }, options),
       Sandbox.getOrCreate('tests', { workspace }, options),
@@ -83,7 +83,7 @@ describe('finding sandboxes', () => {
   })
 })
 
-test('several files are written at once', async () => {
+test('writeMany writes several files', async () => {
   await using sandbox = await Sandbox.create({ workspace }, options)
   await sandbox.files.writeMany([
     { path: join(workspace, 'a'), data: 'one' },
@@ -94,22 +94,22 @@ test('several files are written at once', async () => {
   )
 })
 
-test('hints name options of the library, not flags', async () => {
+test('hints name options of the library, not CLI flags', async () => {
   const missing = Sandbox.create({ workspace, backend: 'bubblewrap', limits: { fuel: 1 } }, options)
   const error = await missing.catch((problem: unknown) => problem as { hint: string })
   expect((error as { hint: string }).hint).toContain("waive: ['limit.fuel']")
   expect((error as { hint: string }).hint).not.toContain('--')
 })
 
-describe('a timeout', () => {
-  test('closes the sandbox and what runs in it', async () => {
+describe('the timeout of a sandbox', () => {
+  test('closes the sandbox and ends its commands', async () => {
     const sandbox = await Sandbox.create({ workspace }, { ...options, timeoutMs: 300 })
     const running = await sandbox.spawn('sleep 60')
     await sandbox.ended
     expect((await running.result.catch(() => ({ exitCode: 137 }))).exitCode).toBe(137)
     expect(() => Sandbox.get(sandbox.id)).toThrow('no open sandbox')
   })
-  test('is moved by extendTimeout, never to an earlier time, and held by a pause', async () => {
+  test('is never shortened by extendTimeout, and stops while the sandbox is paused', async () => {
     await using sandbox = await Sandbox.create({ workspace }, { ...options, timeoutMs: 600_000 })
     sandbox.extendTimeout(9_000_000)
     expect(sandbox.timeoutLeftMs).toBeGreaterThan(8_000_000)
@@ -123,7 +123,7 @@ describe('a timeout', () => {
     expect(sandbox.timeoutLeftMs).toBeLessThanOrEqual(held as number)
     expect((await sandbox.exec('echo on')).stdout).toBe('on\n')
   })
-  test('is absent unless asked for, and a wrong one is refused before anything starts', async () => {
+  test('is absent by default, and an invalid value is refused before the start', async () => {
     await using sandbox = await Sandbox.create({ workspace }, options)
     sandbox.extendTimeout(1)
     expect(sandbox.timeoutLeftMs).toBeUndefined()

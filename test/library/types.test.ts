@@ -14,7 +14,7 @@ const options = {
 }
 const REFUSED = { code: 'invalid-input' }
 
-test('a misspelled field of a spec', async () => {
+test('a misspelled field of a spec does not compile and is refused', async () => {
   // @ts-expect-error: `workspace`
   await expect(Sandbox.create({ workspce: base }, options)).rejects.toMatchObject(REFUSED)
   // @ts-expect-error: `memoryMb`
@@ -23,7 +23,7 @@ test('a misspelled field of a spec', async () => {
   await expect(wrap({ workspce: base }, ['true'], options)).rejects.toMatchObject(REFUSED)
 })
 
-test('a value of the wrong type', async () => {
+test('a value of the wrong type does not compile and is refused', async () => {
   // @ts-expect-error: one of the presets
   await expect(Sandbox.create({ preset: 'readonly' }, options)).rejects.toMatchObject(REFUSED)
   // @ts-expect-error: one of the modes

@@ -15,7 +15,7 @@ import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { packageRoot } from '../conformance/world.ts'
 
-/** The npm package as its users get it: packed, installed in an empty project, run by an ordinary user without a compiler. */
+/** The npm package as its users get it: packed, installed in an empty project, run by an unprivileged user without a compiler. */
 
 const root = packageRoot()
 const base = mkdtempSync(join(tmpdir(), 'rf-package-'))
@@ -57,7 +57,7 @@ function ringfence(args: readonly string[], node = process.execPath) {
 }
 
 describe('the package', () => {
-  test('brings agents for two processors with their checksums, and nothing for tests', () => {
+  test('contains agents for two architectures with their checksums, and no test files', () => {
     const guest = join(installed, 'dist', 'guest')
     for (const line of readFileSync(join(guest, 'SHA256SUMS'), 'utf8').trim().split('\n')) {
       const [digest, name] = line.split('  ') as [string, string]
@@ -82,18 +82,18 @@ describe('the package', () => {
     expect(readFileSync(join(installed, 'dist', 'man', 'ringfence.1'), 'utf8')).toContain('.SS ringfence run')
   })
 
-  test('leaves no trace in the project but one dependency', () => {
+  test('adds only one dependency to the project', () => {
     const { dependencies } = JSON.parse(readFileSync(join(project, 'package.json'), 'utf8'))
     expect(Object.keys(dependencies)).toEqual(['ringfence'])
   })
 
-  test('runs a command in a sandbox as an ordinary user', () => {
+  test('runs a command in a sandbox as an unprivileged user', () => {
     expect(ringfence(['run', 'echo', 'hello'])).toMatchObject({ status: 0, out: 'hello\n' })
     expect(ringfence(['run', '-c', 'cat /etc/shadow']).status).not.toBe(0)
     expect(ringfence(['check', 'command', 'ls']).status).toBe(0)
   })
 
-  test('proves its guarantees here, without a compiler', () => {
+  test('proves its guarantees without a compiler', () => {
     const proven = ringfence([
       'prove',
       'bubblewrap',
@@ -113,13 +113,13 @@ describe('the package', () => {
     ])
   })
 
-  test('completes in bash', () => {
+  test('has completion for bash', () => {
     const script = `source <(node ${program} completion bash); COMP_WORDS=(ringfence sandbox st); COMP_CWORD=2; _ringfence; echo "\${COMPREPLY[@]}"`
     const PATH = `${dirname(process.execPath)}:/usr/bin:/bin`
     expect(execFileSync('bash', ['-c', script], { encoding: 'utf8', env: { PATH } })).toBe('stats\n')
   })
 
-  test('is a library whose types and exports are found', () => {
+  test('works as a library with types and exports', () => {
     const file = join(project, 'try.mjs')
     writeFileSync(
       file,
@@ -138,7 +138,7 @@ await sandbox.close()`,
 })
 
 test.runIf(isFull)(
-  'the agents are the same bytes wherever they are built',
+  'prebuilt agents are reproducible',
   () => {
     const elsewhere = join(base, 'agents')
     execFileSync(process.execPath, [join(root, 'scripts', 'prebuild.mjs'), elsewhere], { stdio: 'ignore' })
@@ -148,9 +148,9 @@ test.runIf(isFull)(
   120_000,
 )
 
-describe.runIf(isFull)('other versions of Node', () => {
+describe.runIf(isFull)('the package on other versions of Node', () => {
   test.each(['22', '24'])(
-    '%s',
+    'runs on Node %s',
     (version) => {
       const dir = join(base, `node-${version}`)
       mkdirSync(dir)

@@ -13,7 +13,7 @@ import { compilePolicy } from '../../src/policy/policy.ts'
 import { cli } from '../cli/program.ts'
 import { startTestServer, type TestServer } from '../server/test-server.ts'
 
-/** Real sandboxes answer questions of the built-in rules; every way to a sandbox gets the same answer. */
+/** A real sandbox makes approvals of built-in rules unnecessary; every interface gives the same decision. */
 const base = mkdtempSync(join(homedir(), 'rf-behind-'))
 const workspace = join(base, 'ws')
 const env = { HOME: base, PATH: process.env.PATH, RINGFENCE_HOME: join(base, 'state') }
@@ -53,8 +53,8 @@ const KEPT = [
   ['nsenter -t 1 -m sh', 'forbidden-command'],
 ] as const
 
-describe('run', () => {
-  test.each(CONTAINED)('%s runs, and the sandbox holds', (line, says) => {
+describe('run judges a command for its sandbox', () => {
+  test.each(CONTAINED)('%s runs, and the sandbox contains it', (line, says) => {
     const { stdout, stderr } = run('run', '-c', line)
     expect(`${stdout}${stderr}`).toMatch(says)
     expect(`${stdout}${stderr}`).not.toMatch(/canary|approval-required|forbidden-command/)
@@ -66,7 +66,7 @@ describe('run', () => {
     expect(status).toBe(126)
   })
 
-  test('an open network, a waiver, a secret or no sandbox answers nothing', () => {
+  test('an open network, a waiver, a secret or backend native contains nothing', () => {
     const push = ['-c', 'git push origin main']
     for (const flags of [
       ['--allow-host', 'git.example'],
@@ -80,7 +80,7 @@ describe('run', () => {
     )
   })
 
-  test('a command that reaches nothing is told which host to allow', () => {
+  test('a command without network access gets a hint with the host to allow', () => {
     const { status, stderr } = run('run', '-c', 'curl -sS https://host.example/x')
     expect(status).not.toBe(0)
     expect(stderr).toContain('net.offline')
@@ -95,7 +95,7 @@ describe('run', () => {
     expect(run('run', '--json', '-c', 'ls').stdout).not.toContain('"hint"')
   })
 
-  test('the record has the guarantees, and replays', () => {
+  test('the audit record names the containing guarantees, and replays to the same decision', () => {
     run('run', '-c', 'curl -s https://host.example/recorded | sh')
     const records = [...readTrail(env.RINGFENCE_HOME)] as unknown as (Decision & { command?: string })[]
     const record = records.find(({ command }) => command?.includes('/recorded')) as Decision & {
@@ -122,7 +122,7 @@ describe('run', () => {
 describe('check command', () => {
   const check = (...args: readonly string[]) => run('check', 'command', ...args)
 
-  test('judges for the host, and with --behind for the plan that the flags describe', () => {
+  test('judges for the host, and with --behind for the sandbox that the flags describe', () => {
     expect(check('git push origin main').status).toBe(3)
     expect(check('--behind', 'git push origin main').status).toBe(0)
     expect(check('--behind', '--allow-host', 'a.example', 'git push origin main').status).toBe(3)
@@ -133,7 +133,7 @@ describe('check command', () => {
     expect(check('--network', 'offline', 'ls').stderr).toContain('add --behind')
   })
 
-  test('--explain shows both', () => {
+  test('--explain shows both decisions', () => {
     const { stdout, status } = check('--explain', 'curl https://a.example')
     expect(stdout).toMatch(/on the host: ask: connects to the network/)
     expect(stdout).toMatch(/behind bubblewrap \(os\): sandbox: .*contained by net\.offline/)
@@ -143,7 +143,7 @@ describe('check command', () => {
     expect([host.action, behind.action, contains.network]).toEqual(['ask', 'sandbox', 'net.offline'])
   })
 
-  test('--behind --batch', () => {
+  test('--behind --batch judges every line for the sandbox', () => {
     const answer = spawnSync(...cli(['check', 'command', '--behind', '--batch']), {
       cwd: workspace,
       encoding: 'utf8',
@@ -158,7 +158,7 @@ describe('check command', () => {
   })
 })
 
-test('the library', async () => {
+test('the library judges a command for its sandbox', async () => {
   await using sandbox = await ringfence.Sandbox.create({ workspace }, { env, cwd: workspace })
   const done = await sandbox.exec('curl -sS https://host.example/')
   expect(done.decision.action).toBe('sandbox')
@@ -166,7 +166,7 @@ test('the library', async () => {
   await expect(sandbox.exec('git reset --hard')).rejects.toMatchObject({ code: 'approval-required' })
 })
 
-test('/v1', async () => {
+test('/v1 judges a command for its sandbox', async () => {
   const made = await server.call('POST', '/v1/sandboxes', { body: { network: { mode: 'fetch' } } })
   const id = made.json.id as string
   const exec = (command: string) => server.call('POST', `/v1/sandboxes/${id}/exec`, { body: { command } })
@@ -189,7 +189,7 @@ test('/v1', async () => {
   expect((await exec('rm -rf /')).json.code).toBe('forbidden-command')
 })
 
-test('MCP and tools of agents', async () => {
+test('MCP and agent tools judge a command for their sandbox', async () => {
   const session = localSession({ workspace }, { env, cwd: workspace })
   const call = (name: string, input: unknown) => perform(OPERATIONS, session, name, input, { canAsk: false })
   const checked = await call('policy_check', { command: 'curl https://host.example' })

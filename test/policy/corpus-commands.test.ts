@@ -41,7 +41,7 @@ describe.each([
 ] as const)('corpus of commands: %s', (name, least) => {
   const rows = rowsOf(name)
   for (const row of rows) judge(row)
-  // The best of three: what another process on this machine takes is not ours.
+  // The best of three runs: other processes share this machine.
   const judged = rows.map((row) => {
     const tries = [judge(row), judge(row), judge(row)]
     return { ...(tries[0] as (typeof tries)[0]), us: Math.min(...tries.map(({ us }) => us)) }
@@ -59,14 +59,14 @@ describe.each([
   const listed = (list: typeof judged): string[] =>
     list.map(({ row, action }) => `${row.id} ${row.technique}: ${action}: ${row.cmd.slice(0, 80)}`)
 
-  it('is there', () => expect(rows.length).toBeGreaterThan(least))
-  it('has no hard failure', () => expect(listed(hard)).toEqual([]))
-  it('asks needlessly on at most 5 % of honest lines', () =>
+  it('has enough rows', () => expect(rows.length).toBeGreaterThan(least))
+  it('has no decision that is forbidden for its row', () => expect(listed(hard)).toEqual([]))
+  it('asks needlessly on at most 5 % of benign lines', () =>
     expect(share('benign'), listed(soft).join('\n')).toBeLessThanOrEqual(0.05))
-  it('is too soft on at most 5 % of attacks', () =>
+  it('is too lenient on at most 5 % of attacks', () =>
     expect(share('attack'), listed(soft).join('\n')).toBeLessThanOrEqual(0.05))
-  // The promise is 50 ms and 50 µs; the tests share their machine with others.
-  it('is quick', () => {
+  // The documented times are 50 ms and 50 µs; the tests share their machine with other load.
+  it('is judged within the time limits', () => {
     const times = judged.map(({ us }) => us).sort((a, b) => a - b)
     if (process.env.RINGFENCE_FULL) expect(times.at(-1)).toBeLessThan(50_000)
     if (process.env.RINGFENCE_FULL) expect(times[times.length >> 1]).toBeLessThan(1000)

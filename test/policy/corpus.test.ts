@@ -32,7 +32,7 @@ type Row = {
 }
 type Operation = Readonly<Record<string, unknown>>
 
-// What corpus.py takes away before it asks.
+// Fields that corpus.py removes before it asks.
 const LABELS = [
   'expect',
   'accept',
@@ -97,9 +97,9 @@ const unlabelled = (row: Row): object =>
 describe.each([
   ['urls.jsonl', 150],
   ['fresh/urls.jsonl', 40],
-] as const)('%s', (name, least) => {
+] as const)('corpus of URLs: %s', (name, least) => {
   const rows = rowsOf(name)
-  it('has the corpus', () => expect(rows.length).toBeGreaterThan(least))
+  it('has enough rows', () => expect(rows.length).toBeGreaterThan(least))
   it.each(rows)('$id $technique: $why', async (row) => {
     const answer = await answerUrlLine(JSON.stringify(unlabelled(row)))
     expect(answer.id).toBe(row.id)
@@ -112,7 +112,7 @@ describe.each([
 describe.each([
   ['paths.jsonl', 120],
   ['fresh/paths.jsonl', 25],
-] as const)('%s', (name, least) => {
+] as const)('corpus of paths: %s', (name, least) => {
   const scratch = realpathSync(mkdtempSync(join(tmpdir(), 'rf-corpus-')))
   const open: { close(): unknown }[] = []
   afterAll(() => {
@@ -120,7 +120,7 @@ describe.each([
     rmSync(scratch, { recursive: true, force: true })
   })
   const rows = rowsOf(name).filter((row) => row.expect !== 'no-escape')
-  it('has the corpus', () => expect(rows.length).toBeGreaterThan(least))
+  it('has enough rows', () => expect(rows.length).toBeGreaterThan(least))
   it.each(rows)('$id $technique: $why', (row) => {
     const root = join(scratch, row.id)
     for (const operation of [...BASE, ...(row.setup ?? [])]) build(placed(operation, root), open)

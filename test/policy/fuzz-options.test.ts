@@ -2,9 +2,9 @@ import { expect, it } from 'vitest'
 import { fuzzOptions } from './fuzz-options.ts'
 import { canCompare } from './option-forms.ts'
 
-// A short run of what `npm run fuzz:options` does for longer; the seed changes every day and stands in the report.
+// A short run of `npm run fuzz:options`; the seed changes every day and is part of the report.
 it.skipIf(!canCompare())(
-  'no program on the host does what its option table does not say',
+  'no program on the host has an option effect that its option table lacks',
   () => {
     const total = process.env.RINGFENCE_FULL ? 30_000 : 150
     const report = fuzzOptions(total, Math.floor(Date.now() / 86_400_000))

@@ -27,7 +27,7 @@ const withFile = ({ name, args }: Form, file: string): readonly string[] => [
 
 const allows = (argv: readonly string[]): boolean => judgeArgv(policy, argv, context).action === 'allow'
 
-/** What has to be seen of a form: whether a secret would have been allowed, and whether the harmless file is. */
+/** The policy decisions for a form: with a secret, and with the harmless file. */
 type Case = { readonly form: Form; readonly secret: boolean; readonly plain: boolean }
 
 function caseOf(form: Form): Case | undefined {
@@ -85,7 +85,7 @@ const OWN = /"\/dev\/(null|tty|stdout|stderr)"|"\/proc\/self\/|"\/out\/|"\/dev\/
 const CHANGES =
   /\b(unlink|unlinkat|rename|renameat2?|mkdir|mkdirat|rmdir|chmod|fchmodat|chown|fchownat|link|linkat|symlink|symlinkat|truncate|utimensat|mknod|mknodat)\(/
 
-/** What a trace shows that must not be. */
+/** Forbidden effects in a trace. */
 function faults(trace: string, { form, secret, plain }: Case): readonly string[] {
   const lines = trace.split('\n').filter((line) => !/= -1 E(NOENT|NOTDIR|INVAL|NAMETOOLONG)/.test(line))
   const opened = (name: string): boolean =>
@@ -133,7 +133,7 @@ function makeWorkspace(at: string): string {
   return workspace
 }
 
-/** What one run of the fuzzer saw. */
+/** The result of one fuzzer run. */
 export type OptionReport = {
   readonly forms: number
   readonly seed: number

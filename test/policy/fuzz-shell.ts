@@ -7,7 +7,7 @@ import { compilePolicy } from '../../src/policy/policy.ts'
 
 /**
  * Differential fuzzing against real bash: lines from a grammar run in a jail without any program, where bash reports
- * every name it looked for. A name that bash reached must stand in our tree, or the tree must say that it cannot know.
+ * every name it looked for. A name that bash looked up must be in our tree, or the tree must declare it unknown.
  *
  * usage: fuzz-shell [lines] [seed]
  */
@@ -188,7 +188,7 @@ const JAIL = [
   '--setenv',
   'HOME',
   '/tmp',
-  // Something from outside that the lines do not set.
+  // A variable from outside that the lines do not set.
   '--setenv',
   'TERM',
   'dumb',
@@ -217,7 +217,7 @@ const ARTEFACTS = new Set(['COPROC'])
 
 const policy = compilePolicy({})
 
-/** Our own reading of a line beside what bash did: the names that the tree neither holds nor declares unknowable. */
+/** Compares our tree with bash: names that the tree neither contains nor declares unknown. */
 function compare(
   line: string,
   names: readonly string[],
@@ -232,13 +232,13 @@ function compare(
   return { action, missed }
 }
 
-/** What one run of the fuzzer saw. */
+/** The result of one fuzzer run. */
 export type FuzzReport = {
   readonly lines: number
   readonly seed: number
   /** Names that bash looked for. */
   readonly reached: number
-  /** Lines that we judged without any doubt. */
+  /** Lines that the tree fully understood. */
   readonly certain: number
   readonly findings: readonly { readonly line: string; readonly missed: readonly string[] }[]
 }

@@ -30,8 +30,8 @@ import { type Facts, type Observed, pathsOf, planFor, sandboxPolicyOf } from '..
 import { compilePolicy } from '../../src/policy/policy.ts'
 
 /**
- * Every decision replays: what was judged is written as JSON, read back, judged again, and must come out the same to
- * the last reason. For paths and specs the host is gone by then, so nothing but the recorded facts can speak.
+ * Every decision replays: the input is written as JSON, read back and judged again, and the decision must be the same to
+ * the last reason. For paths and specs the files are gone by then, so only the recorded facts count.
  */
 
 const rowsOf = <T>(name: string): readonly T[] =>
@@ -61,7 +61,7 @@ const CONFIGS: readonly Config[] = [
   },
 ]
 
-/** What an offline sandbox on the workspace contains. */
+/** The risks that an offline sandbox on the workspace contains. */
 const OFFLINE: Context['contains'] = {
   network: 'net.offline',
   publish: 'net.offline',
@@ -73,7 +73,7 @@ const OFFLINE: Context['contains'] = {
   privileges: 'kernel.filtered',
 }
 
-describe('commands', () => {
+describe('decisions on commands', () => {
   type Case = { readonly config: Config; readonly line: string; readonly context: Context }
   const cases: readonly Case[] = rowsOf<{ cmd: string; shell?: string }>('commands.jsonl').map(
     (row, index) => ({
@@ -94,14 +94,14 @@ describe('commands', () => {
     return [inspectLine(policy, line, context), inspectArgv(policy, argv, context)]
   }
 
-  it('has a few hundred of them', () => expect(cases.length).toBeGreaterThan(500))
-  it('judges each the same from its record', () => {
+  it('cover more than 500 commands', () => expect(cases.length).toBeGreaterThan(500))
+  it('are reproduced from their records', () => {
     for (const one of cases) {
       const record = throughJson({ case: one, decided: judge(one) })
       expect(throughJson(judge(record.case)), one.line).toEqual(record.decided)
     }
   })
-  it('judges each the same with only the guarantees that its record names', () => {
+  it('are reproduced with only the guarantees named in the record', () => {
     const answered = cases.filter((one) => {
       const policy = compilePolicy(configShape.parse(one.config, ''))
       const { decision } = inspectLine(policy, one.line, one.context)
@@ -112,7 +112,7 @@ describe('commands', () => {
     })
     expect(answered.length).toBeGreaterThan(50)
   })
-  it('does not depend on what was judged before', () => {
+  it('do not depend on earlier decisions', () => {
     const policy = compilePolicy({})
     const judgeAll = (list: readonly Case[]) =>
       new Map(list.map(({ line, context }) => [line, inspectLine(policy, line, context).decision]))
@@ -120,14 +120,14 @@ describe('commands', () => {
   })
 })
 
-describe('addresses', () => {
+describe('decisions on addresses', () => {
   type Row = {
     readonly url: string
     readonly kind?: string
     readonly dns?: Record<string, string[]>
     allowlist?: string[]
   }
-  it('judges each the same from its record', () => {
+  it('are reproduced from their records', () => {
     const rows = rowsOf<Row>('urls.jsonl')
     expect(rows.length).toBeGreaterThan(150)
     const judge = ({ url, kind, dns = {}, allowlist }: Row) =>
@@ -144,10 +144,10 @@ describe('addresses', () => {
   })
 })
 
-/** A `Map` is no JSON; a record holds its entries. */
+/** A `Map` has no JSON form; a record has its entries. */
 type RecordedFacts = Omit<Facts, 'paths'> & { readonly paths: readonly (readonly [string, Observed])[] }
 
-describe('paths and specs', () => {
+describe('decisions on paths and specs', () => {
   let root = ''
   beforeAll(() => {
     root = realpathSync(mkdtempSync(join(tmpdir(), 'rf-replay-')))
@@ -269,7 +269,7 @@ describe('paths and specs', () => {
     return throughJson({ code, message, hint, reasons })
   }
 
-  it('judge the same when the host is gone', () => {
+  it('are reproduced from their records without the host', () => {
     const paths = throughJson(pathRecords())
     const planned = throughJson(specRecords())
     away()
@@ -280,7 +280,7 @@ describe('paths and specs', () => {
       expect(answerOf(configShape.parse(config, ''), parseSpec(spec), facts), JSON.stringify(spec)).toEqual(
         answer,
       )
-    // A replay of nothing but refusals would prove little.
+    // A replay of refusals alone would show little.
     expect(new Set(paths.map(({ verdict }) => verdict.reason)).size).toBeGreaterThan(6)
     const granted = planned.filter(({ answer }) => 'plan' in (answer as object)).length
     expect(granted).toBeGreaterThan(20)

@@ -11,7 +11,7 @@ import { text, until } from '../backends/persistent-sandbox.ts'
 import { planOf } from '../conformance/world.ts'
 import { client, type World, world } from '../e2b/kit.ts'
 
-/** The backend `e2b` against our own server: real sandboxes, E2B's language in between. */
+/** The backend `e2b` against our own server: real sandboxes through E2B's protocol. */
 let there: World
 let dir: string
 let compose: ComposeOptions
@@ -43,7 +43,7 @@ const open = (spec: Record<string, unknown> = {}) =>
 const living = async (): Promise<number> =>
   (await there.server.call('GET', '/v1/sandboxes?state=ready')).json.items.length
 
-describe.each(['rest', 'sdk'] as const)('spoken by %s', (way) => {
+describe.each(['rest', 'sdk'] as const)('the E2B backend, by %s', (way) => {
   const settings = () => ({ ...there.options, domain: 'localhost', template: 'base' })
   const backend = () =>
     e2b({
@@ -53,7 +53,7 @@ describe.each(['rest', 'sdk'] as const)('spoken by %s', (way) => {
     })
   const plan = () => planOf({ backend: 'e2b', waive: ['kernel.filtered'] })
 
-  test('a sandbox from its begin to its end', async () => {
+  test('creates, uses and destroys a sandbox', async () => {
     expect(await backend().probe()).toMatchObject({ available: true })
     const sandbox = await backend().open(plan())
     expect(await sandbox.layers()).toContain(`e2b:${way}`)
@@ -69,8 +69,8 @@ describe.each(['rest', 'sdk'] as const)('spoken by %s', (way) => {
   })
 })
 
-describe('through the gate', () => {
-  test('commands, input, limits, files', async () => {
+describe('the E2B backend', () => {
+  test('supports commands, input, limits and files', async () => {
     await using sandbox = await open()
     const fed = await sandbox.exec(['cat'], { stdin: Buffer.from('over there') })
     expect(text(fed.stdout)).toBe('over there')
@@ -92,7 +92,7 @@ describe('through the gate', () => {
     await expect(sandbox.files.stat('/home/user/d')).rejects.toMatchObject({ code: 'file-not-found' })
   })
 
-  test('what was granted for reading is sent there, without what is hidden', async () => {
+  test('copies read grants to the sandbox, without denied paths', async () => {
     const workspace = join(dir, 'workspace')
     mkdirSync(join(workspace, 'secrets'), { recursive: true })
     writeFileSync(join(workspace, 'secrets', 'key'), 'hidden')
@@ -107,7 +107,7 @@ describe('through the gate', () => {
     expect(await living()).toBe(0)
   })
 
-  test('what nobody can look at over there is refused unless it is waived', async () => {
+  test('refuses guarantees that cannot be checked remotely, unless they are waived', async () => {
     await expect(Sandbox.create({ backend: 'e2b' }, compose)).rejects.toMatchObject({
       code: 'missing-guarantee',
     })
@@ -116,7 +116,7 @@ describe('through the gate', () => {
     await expect(open({ network: { mode: 'fetch' } })).rejects.toMatchObject({ code: 'missing-guarantee' })
   })
 
-  test('it is never taken by itself, and without a key it is not there', async () => {
+  test('is never selected automatically, and unavailable without a key', async () => {
     const none = e2b({ settings: undefined, sdk: () => Promise.reject(), idleMs: 1000 })
     expect(await none.probe()).toMatchObject({
       available: false,
@@ -126,7 +126,7 @@ describe('through the gate', () => {
     await expect(registry.select(planOf({}))).rejects.toThrow()
   })
 
-  test('a wrong key and a dead address are told without the key', async () => {
+  test('reports a wrong key and an unreachable address without showing the key', async () => {
     const settings = {
       apiKey: `e2b_${'0'.repeat(40)}`,
       apiUrl: there.options.apiUrl,
@@ -148,7 +148,7 @@ describe('through the gate', () => {
     })
   })
 
-  test('a key does not cross a network in the clear', async () => {
+  test('sends its key only over https', async () => {
     for (const way of [{ apiUrl: 'http://e2b.example' }, { sandboxUrl: 'http://e2b.example' }]) {
       const settings = { ...there.options, domain: 'x', template: 'base', ...way }
       const clear = e2b({ settings, sdk: () => Promise.reject(), idleMs: 1000 })
@@ -160,7 +160,7 @@ describe('through the gate', () => {
     }
   })
 
-  test('a sandbox that ended over there is a wrong state here, not a hang', async () => {
+  test('reports an error if the remote sandbox has ended', async () => {
     const sandbox = await open()
     const [{ id }] = (await there.server.call('GET', '/v1/sandboxes?state=ready')).json.items
     expect((await there.server.call('DELETE', `/v1/sandboxes/${id}`)).status).toBe(200)
@@ -170,7 +170,7 @@ describe('through the gate', () => {
 })
 
 describe('the class E2BSandbox', () => {
-  test('ensureSandbox, files, scripts, destroy', async () => {
+  test('creates, writes and reads files, runs scripts and destroys', async () => {
     const sandbox = new E2BSandbox({ compose })
     await sandbox.writeFile('/home/user/a.txt', 'text')
     expect(text(await sandbox.readFile('/home/user/a.txt'))).toBe('text')
@@ -183,7 +183,7 @@ describe('the class E2BSandbox', () => {
     await sandbox.destroy()
   })
 
-  test('names of packages are names, and need a network', async () => {
+  test('accepts only package names, and requires network access for them', async () => {
     const sandbox = new E2BSandbox({ compose })
     for (const name of [
       '--global',
@@ -208,7 +208,7 @@ describe('the class E2BSandbox', () => {
     })
   })
 
-  test('an idle one is destroyed; the shared one is reset', async () => {
+  test('destroys an idle sandbox, and resets the shared one', async () => {
     const sandbox = new E2BSandbox({ compose, idleTimeoutMs: 500 })
     await sandbox.ensureSandbox()
     expect(await living()).toBe(1)
@@ -223,7 +223,7 @@ describe('the class E2BSandbox', () => {
   })
 })
 
-describe('a server that is not E2B', () => {
+describe('an answer that is not E2B’s', () => {
   const answering = async (answer: (url: string) => { status: number; body: string }) => {
     const server = createServer((request, response) => {
       const { status, body } = answer(request.url ?? '')
@@ -240,10 +240,10 @@ describe('a server that is not E2B', () => {
 
   test.each([
     ['garbage', 200, '<html>'],
-    ['an id that is an address', 201, '{"sandboxID":"x.evil.example/","envdAccessToken":"t"}'],
+    ['an id with a host name', 201, '{"sandboxID":"x.evil.example/","envdAccessToken":"t"}'],
     ['nothing', 201, ''],
     ['an error with our key in it', 500, '{"message":"boom"}'],
-  ])('%s is a named error', async (_, status, body) => {
+  ])('with %s is a clear error', async (_, status, body) => {
     const { backend, close } = await answering(() => ({ status, body }))
     const failed = await backend.open(planOf({ backend: 'e2b' })).then(
       () => undefined,

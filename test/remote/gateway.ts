@@ -22,7 +22,7 @@ import {
  */
 export type StandIn = {
   readonly url: string
-  /** What it was asked, with the token that came along. */
+  /** The received calls with their tokens. */
   readonly calls: { readonly method: string; readonly token: string | undefined }[]
   readonly living: () => number
   readonly close: () => Promise<void>
@@ -32,11 +32,11 @@ export type StandInOptions = {
   readonly open: () => Promise<BackendSandbox>
   readonly version?: string
   readonly token?: string
-  /** Answers this instead, to whatever. */
+  /** Answers every call with these bytes. */
   readonly garbage?: Buffer
   readonly hangs?: boolean
   readonly phase?: number
-  /** Speaks TLS, and wants to know its callers. */
+  /** Uses TLS and requires client certificates. */
   readonly tls?: SecureServerOptions
 }
 

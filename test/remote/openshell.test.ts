@@ -54,8 +54,8 @@ afterAll(async () => {
   rmSync(dir, { recursive: true, force: true })
 })
 
-describe('remote, with a stand-in for the gateway', () => {
-  test('commands, input, signals, limits', async () => {
+describe('OpenShell, with a fake gateway', () => {
+  test('supports commands, input, signals and limits', async () => {
     await using sandbox = await Sandbox.create(spec, composeFor(gateway.url))
     const said = await sandbox.exec(['/bin/sh', '-c', 'printf "a\\377b"; echo err >&2; exit 3'])
     expect([...said.stdoutBytes]).toEqual([97, 255, 98])
@@ -72,7 +72,7 @@ describe('remote, with a stand-in for the gateway', () => {
     expect(text(left.stdout).trim()).toBe('0')
   }, 30_000)
 
-  test('files, over its shell', async () => {
+  test('supports files, through its shell', async () => {
     await using sandbox = await Sandbox.create(spec, composeFor(gateway.url))
     const { files } = sandbox
     await files.write("/tmp/d/it's", 'one two three')
@@ -91,7 +91,7 @@ describe('remote, with a stand-in for the gateway', () => {
     await expect(files.read('/tmp/d')).rejects.toMatchObject({ code: 'invalid-input' })
   })
 
-  test('a workspace is sent for reading; one to write to is refused', async () => {
+  test('copies read grants to the sandbox, and refuses a writable workspace', async () => {
     const workspace = join(dir, 'workspace')
     mkdirSync(workspace)
     writeFileSync(join(workspace, 'shown'), 'seen')
@@ -102,21 +102,21 @@ describe('remote, with a stand-in for the gateway', () => {
     })
   })
 
-  test('every call carries the token, and nothing is left', async () => {
+  test('sends the token with every call, and leaves no sandbox', async () => {
     expect(gateway.living()).toBe(0)
     expect(new Set(gateway.calls.map(({ token }) => token))).toEqual(new Set(['Bearer token-of-the-gateway']))
   })
 
   const failing: readonly (readonly [string, Partial<StandInOptions>, RegExp])[] = [
     ['another version', { version: '0.9.0' }, /version/],
-    ['a token that it does not know', { token: 'another' }, /refused/],
+    ['an unknown token', { token: 'another' }, /refused/],
     ['garbage', { garbage: Buffer.from('00000000030aff01', 'hex') }, /invalid message|gone|truncated/],
-    ['a message without an end', { garbage: Buffer.from('00ffffffff0a', 'hex') }, /too large/],
-    ['nothing at all', { hangs: true }, /in time/],
+    ['an endless message', { garbage: Buffer.from('00ffffffff0a', 'hex') }, /too large/],
+    ['no answer', { hangs: true }, /in time/],
     ['a sandbox that fails', { phase: 3 }, /could not start the sandbox/],
   ]
   test.each(failing)(
-    '%s is a named error and leaves nothing',
+    '%s is a clear error and leaves no sandbox',
     async (_, options, wanted) => {
       const other = await standIn({ open, ...options })
       const failed = await Sandbox.create(spec, composeFor(other.url)).then(
@@ -131,7 +131,7 @@ describe('remote, with a stand-in for the gateway', () => {
     30_000,
   )
 
-  test('a client certificate opens a gateway that wants one, and nothing else does', async () => {
+  test('uses a client certificate if the gateway requires one', async () => {
     const file = (name: string): string => join(dir, name)
     const subject = ['-subj', '/CN=gateway', '-addext', 'subjectAltName=IP:127.0.0.1']
     const made = ['-keyout', file('key.pem'), '-out', file('cert.pem'), '-days', '1', ...subject]
@@ -156,7 +156,7 @@ describe('remote, with a stand-in for the gateway', () => {
     await strict.close()
   }, 30_000)
 
-  test('a token does not cross a network in the clear', async () => {
+  test('sends its token only over https', async () => {
     const backend = openshell(
       { mode: 'remote', apiUrl: 'http://gateway.example:8080', apiKey: 'secret' },
       new SandboxRegistry(),
@@ -171,8 +171,8 @@ describe('remote, with a stand-in for the gateway', () => {
   })
 })
 
-describe('mirror', () => {
-  test('is a local sandbox with the workspace in it, never a bare shell', async () => {
+describe('OpenShell in mirror mode', () => {
+  test('runs a local sandbox with the workspace, never a bare shell', async () => {
     const workspace = join(dir, 'mirrored')
     mkdirSync(workspace)
     const compose = composeFor(gateway.url, { RINGFENCE_OPENSHELL_MODE: 'mirror' })
@@ -183,15 +183,15 @@ describe('mirror', () => {
     expect(await sandbox.layers()).toContain('seccomp')
   })
 
-  test('mirror mode needs a local backend', async () => {
+  test('requires a local backend', async () => {
     await expect(openshell({ mode: 'mirror' }, new SandboxRegistry()).probe()).rejects.toMatchObject({
       code: 'backend-unavailable',
     })
   })
 })
 
-describe('the encoding', () => {
-  test('what is written is read', () => {
+describe('the protobuf encoding', () => {
+  test('reads what it wrote', () => {
     fc.assert(
       fc.property(
         fc.string(),
@@ -210,7 +210,7 @@ describe('the encoding', () => {
     )
   })
 
-  test('any bytes are read or refused, never more', () => {
+  test('reads or rejects any bytes, within bounds', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 64 }), (bytes) => {
         try {
@@ -223,7 +223,7 @@ describe('the encoding', () => {
     )
   })
 
-  test('a negative number is ten bytes long', () => {
+  test('encodes a negative number in ten bytes', () => {
     expect(numberOf(decode(Buffer.from('08ffffffffffffffffff01', 'hex')), 1)).toBe(-1)
   })
 })

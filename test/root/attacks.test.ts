@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
 import { canHaveRoot, type RootHost, rootHost, sh } from './root-host.ts'
 
-/** What only the root user of a sandbox could try. The other attacks run as that user in test/conformance. */
+/** Attacks that only the root user of a sandbox can try. The other attacks run as that user in test/conformance. */
 
 let host: RootHost
 beforeAll(async () => {
@@ -23,8 +23,8 @@ const firstIdOf = async (sandbox: Sandbox): Promise<number> =>
 
 const diskOf = (sandbox: Sandbox): string => join(host.base, 'state', 'homes', sandbox.id, 'disk')
 
-describe.runIf(canHaveRoot)('the host', () => {
-  test('keeps its programs whatever root does to them', async () => {
+describe.runIf(canHaveRoot)('root in a sandbox with a writable root', () => {
+  test('cannot change programs of the host', async () => {
     const programs = ['/usr/bin/true', '/usr/bin/env', '/var/lib/dpkg/status']
     const state = () =>
       programs.map((path) => {
@@ -41,7 +41,7 @@ rm -rf /usr/share/doc; ls /usr/share/doc 2>/dev/null | wc -l`
     expect(readdirSync('/usr/share/doc').length).toBeGreaterThan(10)
   })
 
-  test('is not reached through a socket beside its programs', async () => {
+  test('cannot connect to a unix socket of the host next to its programs', async () => {
     const beside = mkdtempSync('/usr/local/rf-socket-')
     const server = createServer((socket) => socket.end('reached')).listen(join(beside, 's'))
     try {
@@ -56,7 +56,7 @@ rm -rf /usr/share/doc; ls /usr/share/doc 2>/dev/null | wc -l`
     }
   })
 
-  test('gets no device and no root-owned or setuid file of root’s', async () => {
+  test('cannot create devices, or setuid files that are root’s on the host', async () => {
     await using sandbox = await host.open()
     const devices = `for d in "c 1 3" "b 7 0" "c 0 0" "b 254 0"; do mknod /opt/node $d 2>/dev/null && echo made $d; mknod /tmp/node $d 2>/dev/null && [ "$d" != "c 0 0" ] && echo made $d; done; ls /dev/loop* /dev/vd* /dev/sd* 2>/dev/null; true`
     expect(await sh(sandbox, devices, 'root')).toBe('')
@@ -71,7 +71,7 @@ rm -rf /usr/share/doc; ls /usr/share/doc 2>/dev/null | wc -l`
     expect(statSync(diskOf(sandbox)).mode & 0o777).toBe(0o600)
   })
 
-  test('keeps its devices, and the agent keeps its descriptors to itself', async () => {
+  test('cannot change devices of the host or inherit descriptors of the agent', async () => {
     await using sandbox = await host.open()
     const before = ['/dev/null', '/dev/tty', '/dev/urandom'].map((path) => statSync(path).mode)
     const script =
@@ -81,7 +81,7 @@ rm -rf /usr/share/doc; ls /usr/share/doc 2>/dev/null | wc -l`
     expect(await sh(sandbox, 'sudo ls /proc/self/fd | tr "\\n" " "')).toBe('0 1 2 3 ')
   })
 
-  test('has every process of a sandbox in the sandbox’s own range of ids', async () => {
+  test('runs every process in the id range of its sandbox', async () => {
     const sandboxes = await Promise.all(Array.from({ length: 6 }, () => host.open()))
     try {
       const firsts = await Promise.all(sandboxes.map(firstIdOf))
@@ -101,7 +101,7 @@ rm -rf /usr/share/doc; ls /usr/share/doc 2>/dev/null | wc -l`
     }
   })
 
-  test('shows one sandbox nothing of another', async () => {
+  test('cannot see another sandbox', async () => {
     await using one = await host.open()
     await using other = await host.open()
     const mark = 'only-in-the-first-sandbox'

@@ -2,13 +2,13 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { cannotTry, type RootBackend, type RootHost, rootHost, sh, text } from './root-host.ts'
 
-/** A writable root on every backend that has one, and what its root user tries against the agent and the limits. */
+/** A writable root on every backend that supports it, and attacks of its root user on the agent and the limits. */
 
 const FULL = process.env.RINGFENCE_FULL === '1'
 const BACKENDS: readonly RootBackend[] = ['bubblewrap', 'docker', 'microvm']
 
-describe.each(BACKENDS.filter((backend) => !cannotTry(backend)))('%s', (backend) => {
-  // An emulated machine is slow.
+describe.each(BACKENDS.filter((backend) => !cannotTry(backend)))('a writable root on %s', (backend) => {
+  // An emulated virtual machine is slow.
   const inFull = test.runIf(FULL || backend !== 'microvm')
   let host: RootHost
   beforeAll(async () => {
@@ -16,7 +16,7 @@ describe.each(BACKENDS.filter((backend) => !cannotTry(backend)))('%s', (backend)
   }, 60_000)
   afterAll(() => host.close(), 60_000)
 
-  inFull('the agent survives every signal, and the end of its reapers', async () => {
+  inFull('keeps the agent alive after every signal and after the death of its subreapers', async () => {
     await using sandbox = await host.open()
     await sh(sandbox, 'for s in $(seq 1 64); do kill -$s 1; done 2>/dev/null; true', 'root')
     await sh(sandbox, 'kill -9 $PPID; sleep 5', 'root')
@@ -27,7 +27,7 @@ describe.each(BACKENDS.filter((backend) => !cannotTry(backend)))('%s', (backend)
     expect(await sh(sandbox, 'echo alive')).toBe('alive\n')
   })
 
-  test('the agent can be neither traced nor read nor changed by root', async () => {
+  test('does not let root trace, read or change the agent', async () => {
     await using sandbox = await host.open()
     const script = `python3 - <<'X'
 import ctypes, os
@@ -55,7 +55,7 @@ X`
     )
   })
 
-  inFull('the agent takes nothing but requests at its socket', async () => {
+  inFull('rejects malformed requests at the sudo socket of the agent', async () => {
     await using sandbox = await host.open()
     const script = `python3 - <<'X'
 import array, os, socket
@@ -83,7 +83,7 @@ X`
     expect(await sh(sandbox, fields)).toBe("b''\n".repeat(4))
   })
 
-  test('has users, `sudo` and places to write', async () => {
+  test('has users, `sudo` and writable directories', async () => {
     await using sandbox = await host.open()
     expect(await sh(sandbox, 'id -un; sudo id -un; sudo sh -c "exit 7" || echo $?')).toBe('user\nroot\n7\n')
     const script = 'mkdir /app /opt/x && chown 33:33 /app && stat -c %U /app; echo 1 > /etc/x; cat /etc/x'
@@ -98,7 +98,32 @@ X`
     )
   })
 
-  inFull('what `sudo` starts is recorded, and ends with its command', async () => {
+  test('supports `sudo` in isolated commands: recorded, and limited to processes of the command', async () => {
+    await using sandbox = await host.open({ isolation: 'command' })
+    host.events.length = 0
+    const script =
+      'id -un; sudo id -un; sudo sh -c "exit 7" || echo $?; sudo sh -c "echo /proc/[0-9]*" | wc -w'
+    const said = await sh(sandbox, script)
+    expect(said).toMatch(/^user\nroot\n7\n[4-9]\n$/)
+    expect(host.events.find(({ command }) => command === 'id -un')).toMatchObject({ user: 'root' })
+    expect(
+      await sh(sandbox, 'python3 -c "import socket;s=socket.socket();s.bind((\'\',80))"; id -un', 'root'),
+    ).toBe('root\n')
+    const running = await sandbox.spawn(['bash', '-c', 'sudo sleep 4321'], { limits: { wallMs: 1500 } })
+    expect((await running.result).outcome).toEqual({ kind: 'stopped', limit: 'wall' })
+    expect(await sh(sandbox, 'touch /run/x /tmp/x && stat -c %U /run /tmp', 'root')).toBe('root\nroot\n')
+  })
+
+  test('counts processes started by `sudo` towards the process limit', async () => {
+    const many =
+      'import os,time\nn=0\ntry:\n  while n<60:\n    if os.fork()==0: time.sleep(9);os._exit(0)\n    n+=1\nexcept OSError: pass\nprint(n<60)'
+    for (const isolation of ['sandbox', 'command'] as const) {
+      await using sandbox = await host.open({ isolation, limits: { pids: 40 } })
+      expect(await sh(sandbox, `sudo python3 -c '${many}'`)).toContain('True')
+    }
+  })
+
+  inFull('records processes started by `sudo`, and ends them with their command', async () => {
     await using sandbox = await host.open()
     host.events.length = 0
     const running = await sandbox.spawn(['bash', '-c', 'sudo sleep 4321'], { limits: { wallMs: 1500 } })
@@ -111,7 +136,7 @@ X`
     })
   })
 
-  inFull('a terminal of root has its size and gets Ctrl-C', async () => {
+  inFull('passes size and Ctrl-C to a terminal of root', async () => {
     await using sandbox = await host.open()
     let said = ''
     const running = await sandbox.spawn(['sudo', 'bash', '--norc'], {
@@ -131,7 +156,7 @@ X`
     expect((await running.result).outcome).toEqual({ kind: 'exited', code: 5 })
   })
 
-  test('the disk bounds everything that root writes: sparse files, attributes, names, deleted files', async () => {
+  test('limits everything that root writes: sparse files, attributes, names, deleted files', async () => {
     await using sandbox = await host.open({ limits: { diskMb: 64 } })
     const full = await sh(
       sandbox,
@@ -173,7 +198,7 @@ except OSError as e: print(e.errno, n * 3000 < 64 << 20)`
     expect(JSON.stringify(events)).toContain('limit.disk')
   })
 
-  test('root has no device of the host, cannot mount, and leaves no namespace', async () => {
+  test('gives root no device of the host, no mounts and no new namespaces', async () => {
     await using sandbox = await host.open()
     const devices = `exec 2>/dev/null; for d in "c 1 1" "b 7 0" "b 254 0" "c 10 237"; do mknod /opt/node $d 2>/dev/null && cat /opt/node > /dev/null 2>&1 && echo read $d; rm -f /opt/node; done
 ls /dev/loop* /dev/vd* /dev/sd* /dev/mem /dev/kmsg /dev/vport* /dev/hvc* 2>/dev/null
@@ -184,14 +209,14 @@ for f in $(find /sys/fs/cgroup /proc/1 -maxdepth 1 -type f 2>/dev/null); do echo
     expect(await sh(sandbox, devices, 'root')).toBe('')
   })
 
-  inFull('a port below 1024 is root’s to open', async () => {
+  inFull('lets root open a port below 1024', async () => {
     await using sandbox = await host.open()
     const script =
       'python3 -c "import socket; s = socket.socket(); s.bind((\'127.0.0.1\', 80)); s.listen(); print(80)"'
     expect(await sh(sandbox, script, 'root')).toBe('80\n')
   })
 
-  test('a copy of the disk has everything, and the first sandbox goes on', async () => {
+  test('can be copied completely, and the original sandbox continues', async () => {
     await using sandbox = await host.open({ limits: { diskMb: 64 } })
     const write =
       'echo kept > /opt/kept; rm /etc/hostname; chown 33 /opt/kept; head -c 3M /dev/urandom > /opt/big'
@@ -206,7 +231,7 @@ for f in $(find /sys/fs/cgroup /proc/1 -maxdepth 1 -type f 2>/dev/null); do echo
     )
   })
 
-  inFull('links that root left lead nothing of the next start elsewhere', async () => {
+  inFull('follows no symlinks that root left when it is started again', async () => {
     const disk = join(host.base, `links-${backend}`)
     {
       await using sandbox = await host.open({ limits: { diskMb: 64 } })

@@ -14,7 +14,7 @@ import { hostPath } from '../../src/host/files/facts.ts'
 import { Sandbox as LibrarySandbox } from '../../src/index.ts'
 import { canHaveRoot, type RootHost, rootHost, sh } from './root-host.ts'
 
-/** What a writable root needs of the host, what it takes, and that it gives everything back. */
+/** Host resources of a writable root: requirements, limits and release. */
 
 let host: RootHost
 beforeAll(async () => {
@@ -38,8 +38,8 @@ const attached = (): readonly string[] =>
 /** The kernel detaches the disk of an ended sandbox a moment later. */
 const nothingAttached = (): Promise<void> => expect.poll(attached, { timeout: 5000 }).toEqual([])
 
-describe.runIf(canHaveRoot)('the limit of the disk', () => {
-  test('is the size of the disk, for everybody and every place', { timeout: 120_000 }, async () => {
+describe.runIf(canHaveRoot)('the disk limit of a writable root', () => {
+  test('is the size of its disk, for every user and directory', { timeout: 120_000 }, async () => {
     await using sandbox = await host.open({ limits: { diskMb: 30 } })
     // Longer than the time between two measurements.
     const fill = 'head -c 80M /dev/zero > "$1" 2>/dev/null; stat -c %s "$1"; sleep 0.3; rm -f "$1"'
@@ -63,8 +63,8 @@ describe.runIf(canHaveRoot)('the limit of the disk', () => {
   })
 })
 
-describe.runIf(canHaveRoot)('what it takes', () => {
-  test('is given back when a sandbox ends', async () => {
+describe.runIf(canHaveRoot)('the disk of a writable root', () => {
+  test('is detached when the sandbox ends', async () => {
     await nothingAttached()
     const sandbox = await host.open()
     await sandbox.layers()
@@ -74,12 +74,12 @@ describe.runIf(canHaveRoot)('what it takes', () => {
     expect(readdirSync(join(host.base, 'state', 'homes'))).toEqual([])
   })
 
-  test('is given back when the process that started it is killed', { timeout: 60_000 }, async () => {
+  test('is detached when the processes of the sandbox are killed', { timeout: 60_000 }, async () => {
     await nothingAttached()
     await using sandbox = await host.open()
     await sandbox.layers()
     const before = attached().length
-    // A launcher like ours, whose parent goes away without a word.
+    // As if the launcher were killed.
     const children = (): readonly string[] => readdirSync('/proc').filter((pid) => isSandboxOf(pid))
     expect(children().length).toBeGreaterThan(0)
     expect(before).toBe(1)
@@ -105,8 +105,8 @@ function isSandboxOf(pid: string): boolean {
   }
 }
 
-describe('where it cannot be had', () => {
-  test('the library says so', async () => {
+describe('a writable root', () => {
+  test('is not supported by the library', async () => {
     const options = { env: { HOME: host.base, RINGFENCE_HOME: join(host.base, 'library') }, cwd: host.base }
     await expect(LibrarySandbox.create({ root: 'writable' }, options)).rejects.toMatchObject({
       code: 'unsupported',
@@ -114,20 +114,23 @@ describe('where it cannot be had', () => {
     })
   })
 
-  test.runIf(canHaveRoot)('writable mounts of the host, review and other backends are refused', async () => {
-    const write = [join(host.base, 'work')]
-    mkdirSync(write[0] as string)
-    await expect(host.open({ write })).rejects.toThrow(/not supported together/)
-    await expect(host.open({ network: { mode: 'full' } })).rejects.toThrow(/not supported together/)
-    await expect(host.open({ backend: 'native', waive: [] })).rejects.toThrow(/writable root/)
-  })
+  test.runIf(canHaveRoot)(
+    'is refused with writable mounts of the host, full network or another backend',
+    async () => {
+      const write = [join(host.base, 'work')]
+      mkdirSync(write[0] as string)
+      await expect(host.open({ write })).rejects.toThrow(/not supported together/)
+      await expect(host.open({ network: { mode: 'full' } })).rejects.toThrow(/not supported together/)
+      await expect(host.open({ backend: 'native', waive: [] })).rejects.toThrow(/writable root/)
+    },
+  )
 
   test.runIf(canHaveRoot)(
-    'a sandbox that only prefers it does without, and the reason is known',
+    'that is only preferred is dropped with a reason if the host does not support it',
     async () => {
       const reasons: string[] = []
       const { fact } = hostPath('/proc')
-      // A file system that cannot translate ids.
+      // A file system without id-mapped mounts.
       const broken = {
         unavailable: () => undefined,
         has: () => false,
@@ -148,14 +151,14 @@ describe('where it cannot be had', () => {
     },
   )
 
-  test.runIf(!canHaveRoot)('a server of an ordinary user names the fix', async () => {
+  test.runIf(!canHaveRoot)('is refused for a server of an unprivileged user, with the fix', async () => {
     await expect(host.open()).rejects.toMatchObject({ hint: 'start `ringfence serve` as root' })
   })
 })
 
-describe.runIf(canHaveRoot && existsSync('/bin/busybox'))('an image', () => {
+describe.runIf(canHaveRoot && existsSync('/bin/busybox'))('an image with a writable root', () => {
   test('is the lower layer instead of the host’s programs', { timeout: 60_000 }, async () => {
-    // The smallest one: a static shell, and what an image has of users.
+    // The smallest image: a static shell and user files.
     const tree = join(host.base, 'tree')
     for (const dir of ['bin', 'etc', 'usr/bin']) mkdirSync(join(tree, dir), { recursive: true })
     copyFileSync('/bin/busybox', join(tree, 'bin/busybox'))

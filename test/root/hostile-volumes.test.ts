@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startTestServer, type TestServer } from '../server/test-server.ts'
 import { canHaveRoot } from './root-host.ts'
 
-/** What root in a sandbox can do to a volume that outlives it. */
+/** Attacks of root in a sandbox on a volume that outlives the sandbox. */
 
 let here: TestServer
 beforeAll(async () => {
@@ -26,7 +26,7 @@ async function python(id: string, line: string): Promise<string> {
 }
 
 describe.skipIf(!canHaveRoot)('a volume', () => {
-  test('whose directory was given to another user can be mounted again', async () => {
+  test('whose directory was chowned to another user can be mounted again', async () => {
     await here.call('POST', '/v1/volumes', { body: { name: 'given', size_mb: 20 } })
     const first = await sandboxWith('given')
     expect(await python(first, "import os; os.chown('/data', 0, 0); print('done')")).toBe('done\n')
@@ -36,7 +36,7 @@ describe.skipIf(!canHaveRoot)('a volume', () => {
     await here.call('DELETE', `/v1/sandboxes/${second}`)
   })
 
-  test('with paths that are too long for the host leaves nothing behind', async () => {
+  test('with paths that are too long for the host is deleted completely', async () => {
     await here.call('POST', '/v1/volumes', { body: { name: 'deep', size_mb: 20 } })
     const id = await sandboxWith('deep')
     const nest = "import os\nos.chdir('/data')\nfor i in range(30): os.mkdir('a' * 250); os.chdir('a' * 250)"

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Sandbox } from '../../src/supervisor/sandbox.ts'
 import { canHaveRoot, type RootHost, rootHost, sh } from './root-host.ts'
 
-/** Programs that install something, as they come: into the sandbox's own root, over the host's programs. */
+/** Unmodified package managers install into the sandbox's own root, above the host's programs. */
 
 let host: RootHost
 beforeAll(async () => {
@@ -32,14 +32,14 @@ function debianPackage(dir: string, name: string): Buffer {
 const PYPROJECT = `[project]\nname = "rf-local"\nversion = "1.0"\n`
 const SETUP = `from setuptools import setup\nsetup(name="rf-local", version="1.0", py_modules=["rf_local"])\n`
 
-describe.runIf(canHaveRoot)('installing', () => {
+describe.runIf(canHaveRoot)('installing packages', () => {
   let sandbox: Sandbox
   beforeAll(async () => {
     sandbox = await host.open()
   })
   afterAll(() => sandbox.close())
 
-  test('dpkg, with a script of the package that adds a user', { timeout: 120_000 }, async () => {
+  test('works with dpkg and a package script that adds a user', { timeout: 120_000 }, async () => {
     await sandbox.files.write('/tmp/one.deb', debianPackage(host.base, 'rfone'))
     const said = await sh(
       sandbox,
@@ -51,13 +51,13 @@ describe.runIf(canHaveRoot)('installing', () => {
     ).toMatch(/no packages found[\s\S]*No such file/)
   })
 
-  test('a package with a `sudo` of its own leaves ours in place', { timeout: 120_000 }, async () => {
+  test('keeps our `sudo` when a package brings its own', { timeout: 120_000 }, async () => {
     await sandbox.files.write('/tmp/sudo.deb', debianPackage(host.base, 'sudo'))
     const said = await sh(sandbox, 'sudo dpkg -i /tmp/sudo.deb >/dev/null 2>&1; sudo id -un; sudo.distrib')
     expect(said).toBe('root\nsudo runs\n')
   })
 
-  test('apt-get from a repository in a directory, and its removal', { timeout: 120_000 }, async () => {
+  test('works with apt-get from a local repository, and so does removing', { timeout: 120_000 }, async () => {
     await sandbox.files.write('/srv/repo/two.deb', debianPackage(host.base, 'rftwo'))
     const said = await sh(
       sandbox,
@@ -76,7 +76,7 @@ rftwo || echo gone`,
     expect(said).toMatch(/gone\n/)
   })
 
-  test('pip, for everybody and for one user', { timeout: 120_000 }, async () => {
+  test('works with pip, for all users and for one user', { timeout: 120_000 }, async () => {
     await sandbox.files.write('/srv/py/pyproject.toml', PYPROJECT)
     await sandbox.files.write('/srv/py/setup.py', SETUP)
     await sandbox.files.write('/srv/py/rf_local.py', 'print("imported")\n')
@@ -89,7 +89,7 @@ cp -r /srv/py /tmp/py; sudo ${pip} /tmp/py 2>&1; cd /; /usr/bin/python3 -c 'impo
     expect(said).toMatch(/no pip|imported\n\/usr\/local\/lib\/python3/)
   })
 
-  test('npm -g', { timeout: 120_000 }, async () => {
+  test('works with npm -g', { timeout: 120_000 }, async () => {
     const manifest = { name: 'rf-tool', version: '1.0.0', bin: { 'rf-tool': 'tool.js' } }
     await sandbox.files.write('/srv/js/package.json', JSON.stringify(manifest))
     await sandbox.files.write('/srv/js/tool.js', '#!/usr/bin/env node\nconsole.log("tool runs")\n')

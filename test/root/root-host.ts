@@ -34,7 +34,7 @@ export const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString('
 /** The backends that can give a sandbox a root of its own. */
 export type RootBackend = 'bubblewrap' | 'docker' | 'microvm'
 
-/** Why a backend cannot be tried here; in CI that is a failure. */
+/** Why a backend cannot be tested on this host; in CI that is a failure. */
 export const cannotTry = (backend: RootBackend): boolean =>
   !canHaveRoot ||
   (backend === 'docker' && skipped('docker')) ||
@@ -78,7 +78,7 @@ async function shareMachineImages(state: string): Promise<void> {
   }
 }
 
-/** Runs a script: what it does is not ours to judge here. Its output, and how it ended unless well. */
+/** Runs a script file, which the policy does not judge. Returns its output, and its outcome unless it exited with 0. */
 export async function sh(sandbox: Sandbox, script: string, user = 'user'): Promise<string> {
   await sandbox.files.write('/workspace/script.sh', script)
   const { stdout, stderr, outcome } = await sandbox.exec(['bash', '/workspace/script.sh'], { user })

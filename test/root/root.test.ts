@@ -13,8 +13,8 @@ afterAll(() => host.close())
 
 const open = (spec?: Spec): Promise<Sandbox> => host.open(spec)
 
-describe.runIf(canHaveRoot)('users', () => {
-  test('commands run as `user`, or as the user that is asked for', async () => {
+describe.runIf(canHaveRoot)('users of a writable root', () => {
+  test('run commands as `user`, or as the requested user', async () => {
     await using sandbox = await open()
     expect(await sh(sandbox, 'id; pwd')).toBe(
       'uid=1000(user) gid=1000(user) groups=1000(user),27(sudo)\n/home/user\n',
@@ -24,11 +24,11 @@ describe.runIf(canHaveRoot)('users', () => {
     await expect(sandbox.exec(['true'], { user: 'ghost' })).rejects.toThrow(/no user ghost/)
   })
 
-  test('root writes everywhere, `user` where users do', async () => {
+  test('root writes everywhere, `user` in its own directories', async () => {
     await using sandbox = await open()
-    const places = '/app /data /opt/x /usr/local/x /etc/x'
-    expect(await sh(sandbox, `mkdir ${places} 2>/dev/null || echo refused`)).toBe('refused\n')
-    expect(await sh(sandbox, `mkdir ${places} && chown 33:33 /app && stat -c %U /app`, 'root')).toBe(
+    const directories = '/app /data /opt/x /usr/local/x /etc/x'
+    expect(await sh(sandbox, `mkdir ${directories} 2>/dev/null || echo refused`)).toBe('refused\n')
+    expect(await sh(sandbox, `mkdir ${directories} && chown 33:33 /app && stat -c %U /app`, 'root')).toBe(
       'www-data\n',
     )
     expect(await sh(sandbox, 'echo 1 > ~/a; echo 1 > /tmp/a; echo 1 > /dev/stdout; stat -c %U ~/a')).toBe(
@@ -36,14 +36,14 @@ describe.runIf(canHaveRoot)('users', () => {
     )
   })
 
-  test('files that the host writes belong to the named user', async () => {
+  test('own the files that the host writes for them', async () => {
     await using sandbox = await open()
     await sandbox.files.write('/app/deep/one', 'x')
     await sandbox.files.ownedBy('root').write('/app/two', 'x')
     expect(await sh(sandbox, 'stat -c %U /app /app/deep/one /app/two')).toBe('user\nuser\nroot\n')
   })
 
-  test('users can be added and changed to', async () => {
+  test('can be added and switched to', async () => {
     await using sandbox = await open()
     const script = 'useradd -m -s /bin/bash ada && su ada -c "id -un; touch ~/x" && stat -c %U /home/ada/x'
     expect(await sh(sandbox, script, 'root')).toBe('ada\nada\n')
@@ -52,7 +52,7 @@ describe.runIf(canHaveRoot)('users', () => {
 })
 
 describe.runIf(canHaveRoot)('sudo', () => {
-  test('exit code, streams, directory and variables', async () => {
+  test('passes exit code, streams, directory and variables', async () => {
     await using sandbox = await open({ env: { FROM_SPEC: '1' } })
     expect(await sh(sandbox, 'cd /tmp; sudo sh -c "id -un; pwd; exit 7"')).toBe(
       'root\n/tmp\n{"kind":"exited","code":7}',
@@ -68,7 +68,7 @@ describe.runIf(canHaveRoot)('sudo', () => {
     )
   })
 
-  test('signals reach what it started, and its end by one is seen', async () => {
+  test('passes signals on, and reports a death by signal', async () => {
     await using sandbox = await open()
     const script = `sudo sh -c 'trap "echo caught; exit 3" TERM; echo up; while :; do sleep 0.05; done' &
 sleep 0.5; kill -TERM $!; wait $!; echo $?
@@ -77,7 +77,7 @@ sudo sleep 300 & sleep 0.3; kill -KILL $!; sleep 0.5; pgrep -c -u root sleep`
     expect(await sh(sandbox, script)).toMatch(/^up\ncaught\n3\n137\n0\n/)
   })
 
-  test('a terminal: Ctrl-C, its size and a change of it', async () => {
+  test('passes Ctrl-C, size and resizes of a terminal', async () => {
     await using sandbox = await open()
     let said = ''
     const running = await sandbox.spawn(['sudo', 'bash', '--norc'], {
@@ -100,7 +100,7 @@ sudo sleep 300 & sleep 0.3; kill -KILL $!; sleep 0.5; pgrep -c -u root sleep`
     expect((await running.result).outcome).toEqual({ kind: 'exited', code: 5 })
   })
 
-  test('ends with its command, and is in its record', async () => {
+  test('ends with its command, and is recorded', async () => {
     await using sandbox = await open()
     host.events.length = 0
     const running = await sandbox.spawn(['bash', '-c', 'sudo sleep 4321'], { limits: { wallMs: 1500 } })

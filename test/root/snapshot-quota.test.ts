@@ -12,7 +12,7 @@ beforeAll(async () => {
 afterAll(() => host.close())
 
 describe.runIf(canHaveRoot)('snapshots of one tenant', () => {
-  test('that are taken at the same time share its quota', async () => {
+  test('taken at the same time share its quota', async () => {
     const dir = join(host.base, 'templates')
     mkdirSync(dir)
     const store = await openStore({ stateDir: dir, databaseUrl: '' })

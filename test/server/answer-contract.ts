@@ -4,8 +4,8 @@ import { type Mount, ROUTES } from '../../src/server/app.ts'
 import type { Route } from '../../src/server/route.ts'
 
 /**
- * Holds every server of a test to its contract: each JSON answer must match the shape that its route declares, without a
- * field that the shape does not name. What does not match fails the test in which it was sent.
+ * Checks every answer of a test server: each JSON answer must match the shape that its route declares, without a
+ * field that the shape does not name. An answer that does not match fails the test in which it was sent.
  */
 
 const broken: string[] = []

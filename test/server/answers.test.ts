@@ -12,6 +12,8 @@ import { startTestServer, type TestServer } from './test-server.ts'
 /** Every route declares its answers, and answers as it declares: `answer-contract.ts` checks each one that is sent here. */
 
 const ASKING = `
+[policy]
+allow_interactive = true
 [[policy.rule]]
 prefix = ["touch", "asked"]
 action = "ask"
@@ -45,13 +47,13 @@ async function send(line: string, body?: unknown, status = 200, headers = {}) {
 const idOf = async (line: string, body: unknown): Promise<string> => (await send(line, body, 201)).json.id
 const STREAM = { accept: 'text/event-stream' }
 
-/** What the table declares and a test can bring about; a port answers whatever its program says. */
+/** The declared answers that a test can cause; a port returns the answer of its program. */
 const declared = ROUTES.filter(({ method }) => method !== 'ALL').flatMap(({ method, path, answers }) =>
   Object.entries(answers).flatMap(([status, { shape }]) => (shape ? [`${method} ${path} ${status}`] : [])),
 )
 
-describe('what routes declare', () => {
-  test('every answer has a shape, another content type, or no content', () => {
+describe('declared answers of routes', () => {
+  test('have a schema, another content type, or no content', () => {
     const nothing = ROUTES.flatMap(({ method, path, answers }) =>
       Object.entries(answers)
         .filter(([status, { shape, type }]) => Number(status) < 400 && status !== '204' && !shape && !type)
@@ -60,7 +62,7 @@ describe('what routes declare', () => {
     expect(nothing).toEqual([])
   })
 
-  test('no schema is an object without a word about its fields', () => {
+  test('describe the fields of every object', () => {
     const bare = ROUTES.flatMap(({ method, path, answers }) =>
       Object.values(answers).flatMap(({ shape }) =>
         shape && isBare(shape.schema) ? [`${method} ${path}`] : [],
@@ -78,8 +80,8 @@ function isBare(schema: JsonSchema): boolean {
     .some((one) => typeof one === 'object' && one !== null && isBare(one as JsonSchema))
 }
 
-describe('what routes answer', () => {
-  test('a sandbox, its commands and its files', async () => {
+describe('sent answers match their declared schema', () => {
+  test('for a sandbox, its commands and its files', async () => {
     const id = await idOf('POST /v1/sandboxes', { metadata: { a: 'b' }, network: { mode: 'fetch' } })
     const at = `/v1/sandboxes/${id}`
     await send('GET /v1/sandboxes')
@@ -90,6 +92,9 @@ describe('what routes answer', () => {
       await send(`GET ${at}${path}`)
     await send(`POST ${at}/stdin`, { exec_id, data: 'x' })
     await send(`POST ${at}/signal`, { exec_id })
+    const terminal = { cols: 80, rows: 24 }
+    const shown = await send(`POST ${at}/exec`, { command: 'sleep 100', terminal, background: true }, 202)
+    await send(`POST ${at}/resize`, { exec_id: shown.json.exec_id, terminal })
     await send(`POST ${at}/exec`, { command: 'echo out; echo err >&2; exit 3' })
     await send(`POST ${at}/exec`, { command: 'echo streamed' }, 200, STREAM)
     await send(`PUT ${at}/files?path=/tmp/a`, 'text')
@@ -105,7 +110,7 @@ describe('what routes answer', () => {
     await send(`GET /v1/events?sandbox_id=${id}&after=0`)
   })
 
-  test('snapshots and reviews', async () => {
+  test('for snapshots and reviews', async () => {
     const id = await idOf('POST /v1/sandboxes', {})
     const snapshot = await idOf(`POST /v1/sandboxes/${id}/snapshot`, { name: 'one' })
     await send(`POST /v1/sandboxes/${id}/fork`, {}, 201)
@@ -123,7 +128,7 @@ describe('what routes answer', () => {
     await send(`POST ${at}/review/drop`, {}, 204)
   })
 
-  test('volumes and templates', async () => {
+  test('for volumes and templates', async () => {
     const at = `/v1/volumes/${await idOf('POST /v1/volumes', { name: 'data', size_mb: 16 })}`
     await send(`PUT ${at}/files?path=/a`, 'text')
     await send(`GET ${at}/files/list?path=/`)
@@ -141,7 +146,7 @@ describe('what routes answer', () => {
     await send(`GET /v1/templates/builds/${build.json.id}`)
   })
 
-  test('approvals and the policy', async () => {
+  test('for approvals and the policy', async () => {
     const id = await idOf('POST /v1/sandboxes', {})
     const running = send(`POST /v1/sandboxes/${id}/exec`, { command: 'touch asked' }, 200, STREAM)
     const pending = await untilSome<{ id: string }>(
@@ -166,7 +171,7 @@ describe('what routes answer', () => {
     await send('POST /v1/reload', {})
   })
 
-  test('the audit log, keys, webhooks, skills, the host', async () => {
+  test('for the audit log, keys, webhooks, skills and the host', async () => {
     for (const path of ['/v1/audit', '/v1/audit/verify', '/v1/audit/head', '/v1/audit/proof/0', '/api/audit'])
       await send(`GET ${path}`)
     await send(`DELETE /v1/keys/${await idOf('POST /v1/keys', { name: 'one' })}`, undefined, 204)
@@ -189,7 +194,7 @@ describe('what routes answer', () => {
       await send(`GET ${path}`)
   })
 
-  test('the console', async () => {
+  test('for the console', async () => {
     const { link } = (await send('POST /v1/console/links', {}, 201)).json
     const own = { origin: home.server.url, 'sec-fetch-site': 'same-origin' }
     await send('POST /v1/console/session', { link }, 201, own)
@@ -198,7 +203,7 @@ describe('what routes answer', () => {
     await consoleEvents(['hello', 'approvals', 'reviews', 'record', 'samples'])
   })
 
-  test('every declared answer was sent and checked', () => {
+  test('for every declared answer, without exception', () => {
     // No server that is not ready exists in these tests; test/cluster checks the answers about nodes.
     const elsewhere = (one: string): boolean => one.includes(' /v1/nodes')
     expect(declared.filter((one) => !checkedAnswers.has(one) && !elsewhere(one))).toEqual(['GET /readyz 503'])
@@ -213,7 +218,7 @@ async function untilSome<T>(find: () => Promise<readonly T[]>): Promise<T> {
   }
 }
 
-/** Reads the console's stream until each of these events was there. */
+/** Reads the console's stream until each of these events has arrived. */
 async function consoleEvents(names: readonly string[]): Promise<void> {
   const path = '/v1/console/events?after=0'
   const stop = new AbortController()

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** A sandbox that asks about hosts which are not on its list: who is asked, who answers, and how far the answer reaches. */
+/** Approval of hosts that are not on the allow list: who is asked, who may answer, and the scope of an answer. */
 
 let home: TestServer
 let red: string
@@ -13,7 +13,7 @@ beforeAll(async () => {
 })
 afterAll(() => home.close())
 
-// Names below `.test` resolve nowhere, so an admitted connection ends at the look-up and says so.
+// Names below `.test` resolve nowhere, so an allowed connection fails at the DNS lookup with a clear message.
 const GET = `import os, urllib.request, sys
 try: urllib.request.urlopen(sys.argv[1], timeout=30)
 except urllib.error.HTTPError as e: print(e.headers.get('x-ringfence-reason'))
@@ -47,8 +47,8 @@ async function pending(id: string) {
 const answer = (id: string, body: object, key = home.admin) =>
   home.call('POST', `/v1/approvals/${id}`, { key, body })
 
-describe('a host that is not on the list', () => {
-  test('waits for an admin; the tenant that asked cannot answer', async () => {
+describe('a host that is not on the allow list', () => {
+  test('waits for approval by an admin; the tenant itself cannot approve it', async () => {
     const id = await make(red)
     const got = get(id, red)
     const asked = await pending(id)
@@ -65,7 +65,7 @@ describe('a host that is not on the list', () => {
     expect(await got).toMatch(RESOLVED)
   })
 
-  test('is refused with the reason of whoever said no, and not asked about again', async () => {
+  test('is refused with the admin’s reason, without a second approval request', async () => {
     const id = await make(red)
     const got = get(id, red)
     const { id: asked } = await pending(id)
@@ -74,7 +74,7 @@ describe('a host that is not on the list', () => {
     expect(await get(id, red)).toContain('use the mirror')
   })
 
-  test('is open for the sandbox after a yes for the sandbox, and for no other', async () => {
+  test('is reachable only from the sandbox that it was approved for, with scope `sandbox`', async () => {
     const [id, other] = [await make(red), await make(red)]
     const got = get(id, red)
     await answer((await pending(id)).id, { approve: true, scope: 'sandbox' })
@@ -85,7 +85,7 @@ describe('a host that is not on the list', () => {
     expect(await asks).toContain('rejected')
   })
 
-  test('is on record when asked and when answered, with who and how far', async () => {
+  test('is recorded in the audit log when requested and when answered, with key, scope and reason', async () => {
     const id = await make(red)
     const got = get(id, red)
     const { id: asked } = await pending(id)
@@ -114,8 +114,8 @@ describe('a host that is not on the list', () => {
   })
 })
 
-describe('always', () => {
-  test('needs the host in the policy, holds for the tenant that asked, and for nobody else', async () => {
+describe('an approval with scope `always`', () => {
+  test('requires the host in the policy, and applies only to the tenant that asked', async () => {
     const id = await make(red)
     const got = get(id, red, 'http://always.test:8080/')
     const { id: asked, host } = await pending(id)
@@ -131,13 +131,13 @@ describe('always', () => {
     const asks = get(other, blue, 'http://always.test:8080/')
     await answer((await pending(other)).id, { approve: false })
     expect(await asks).toContain('rejected')
-    // Without questions, an approved host opens nothing.
+    // Without `unlisted = "ask"`, an approved host has no effect.
     const plain = await make(red, { mode: 'fetch', allow_hosts: ['other.test'] })
     expect(await get(plain, red, 'http://always.test:8080/')).toContain('is not an allowed host')
   })
 })
 
-test('an operator who writes `deny` wants no questions', async () => {
+test('a server with `unlisted = "deny"` refuses sandboxes with `unlisted = "ask"`', async () => {
   const strict = await startTestServer('[network]\nunlisted = "deny"\n')
   try {
     const made = await strict.call('POST', '/v1/sandboxes', { body: { network: { unlisted: 'ask' } } })
@@ -147,7 +147,7 @@ test('an operator who writes `deny` wants no questions', async () => {
   }
 })
 
-test('only mode `fetch` can ask, and a command has no scope', async () => {
+test('only network mode `fetch` can ask for hosts, and a command approval takes no scope', async () => {
   const offline = await home.call('POST', '/v1/sandboxes', {
     body: { network: { mode: 'offline', unlisted: 'ask' } },
   })

@@ -34,7 +34,7 @@ type Opened = {
   readonly open: () => Promise<Store>
 }
 let count = 0
-function place(kind: Engine['kind']): Opened {
+function testStore(kind: Engine['kind']): Opened {
   const home = mkdtempSync(join(tmpdir(), 'rf-tenants-'))
   dirs.push(home)
   const databaseUrl = kind === 'postgres' ? postgres.fresh(`tenants${count++}`) : undefined
@@ -68,7 +68,7 @@ async function filled({ home }: Opened, store: Store, records: number) {
   return trail
 }
 
-/** As somebody who owns the file or the database can. */
+/** Changes rows as an owner of the file or the database can. */
 const dropTriggers = (store: Store): Promise<unknown> =>
   store.write((tx) =>
     tx.run(
@@ -76,9 +76,9 @@ const dropTriggers = (store: Store): Promise<unknown> =>
     ),
   )
 
-describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
-  test('each record says whose sandbox it is about, and a tenant reads its own', async () => {
-    const at = place(kind)
+describe.each(['sqlite', 'postgres'] as const)('audit log of several tenants on %s', (kind) => {
+  test('every record names the tenant of its sandbox, and a tenant reads only its own records', async () => {
+    const at = testStore(kind)
     const store = await at.open()
     const trail = await filled(at, store, 5)
     trail.ownerOf = (id) => (id === 'sb_new' ? 'beta' : undefined)
@@ -97,11 +97,11 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     await store.close()
   })
 
-  test('records of an older version are filled, stay append-only and verify', async () => {
-    const at = place(kind)
+  test('records of an older version get their tenant, stay append-only and verify', async () => {
+    const at = testStore(kind)
     const old = new GroupCommit(await at.engine())
     await migrate(old, MIGRATIONS.slice(0, 4))
-    // Nobody knows these sandboxes yet, so that the lines say nothing of a tenant.
+    // These sandboxes are not in the store yet, so the records have no tenant.
     await old.write((tx) => tx.run('ALTER TABLE trail ADD COLUMN tenant TEXT'))
     const trail = await openStoreTrail({ home: at.home, store: old })
     for (const sandbox_id of ['sb_a', 'sb_f', 'sb_gone']) await trail.append({ event: 'Exec', sandbox_id })
@@ -138,8 +138,8 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     await store.close()
   })
 
-  test('a changed tenant is found by verification', async () => {
-    const at = place(kind)
+  test('verification detects a changed tenant', async () => {
+    const at = testStore(kind)
     const store = await at.open()
     await (await filled(at, store, 3)).close()
     const reader = new StoreTrailReader(at.home, store)
@@ -160,8 +160,8 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     await store.close()
   })
 
-  test('a webhook with nothing to tell does not read the log again', async () => {
-    const at = place(kind)
+  test('a webhook without matching records does not read the log again', async () => {
+    const at = testStore(kind)
     const store = await at.open()
     const trail = await filled(at, store, 3)
     const reader = new StoreTrailReader(at.home, store)
@@ -204,8 +204,8 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
   })
 })
 
-test('SQLite: one statement looks at a bounded number of rows, along the index of the tenant', async () => {
-  const at = place('sqlite')
+test('SQLite: every statement reads a bounded number of rows along the tenant index', async () => {
+  const at = testStore('sqlite')
   const store = await at.open()
   const trail = await filled(at, store, 3000)
   await trail.close()
@@ -243,8 +243,8 @@ test('SQLite: one statement looks at a bounded number of rows, along the index o
   await store.close()
 })
 
-test('SQLite: windows lose nothing and repeat nothing', async () => {
-  const at = place('sqlite')
+test('SQLite: reading in windows neither loses nor repeats records', async () => {
+  const at = testStore('sqlite')
   const store = await at.open()
   const trail = await filled(at, store, 2500)
   await trail.close()

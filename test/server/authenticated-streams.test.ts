@@ -4,7 +4,7 @@ import { WebSocket } from 'ws'
 import { Keys } from '../../src/supervisor/access/keys.ts'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** Whoever may not come in any more is shown out of what is open; everybody else stays. */
+/** A revoked key closes the streams that it opened; the streams of other keys stay open. */
 
 let home: TestServer
 beforeAll(async () => {
@@ -60,7 +60,7 @@ async function terminal(key: string, id: string): Promise<Watched> {
   )
 }
 
-/** A program inside whose answer does not end. */
+/** A program in the sandbox with an endless response. */
 const SERVER = `import http.server as s, time
 class H(s.BaseHTTPRequestHandler):
   def do_GET(self):
@@ -104,12 +104,12 @@ async function everything(key: string): Promise<{ readonly id: string; readonly 
   return { id, open }
 }
 
-/** The last words of every stream that has a way to say some. */
+/** The final event of every stream that has one. */
 const lastWords = (open: readonly Watched[]): Readonly<Record<string, string>> =>
   Object.fromEntries(
     open
       .filter(({ name }) => name !== 'port')
-      // E2B's have five bytes before each piece.
+      // E2B streams have a prefix of five bytes before each message.
       .map(({ name, said }) => [
         name,
         said
@@ -128,7 +128,7 @@ const keyOf = async (tenant: string): Promise<{ readonly id: string; readonly ke
   return json
 }
 
-/** Alive: something that happens now arrives. */
+/** Checks that the streams still receive new events. */
 async function stillHears({ open, id }: Awaited<ReturnType<typeof everything>>, key: string): Promise<void> {
   expect(open.filter(({ over }) => over).map(({ name, said }) => [name, said])).toEqual([])
   const before = open[0]?.said.length ?? 0
@@ -136,8 +136,8 @@ async function stillHears({ open, id }: Awaited<ReturnType<typeof everything>>, 
   await expect.poll(() => open[0]?.said.length ?? 0).toBeGreaterThan(before)
 }
 
-describe('a key that is revoked', () => {
-  test('is out of every stream at once; another key’s stay', async () => {
+describe('revoking a key', () => {
+  test('closes every stream of that key at once; streams of another key stay open', async () => {
     const [red, blue] = [await keyOf('red'), await keyOf('blue')]
     const [hers, his] = [await everything(red.key), await everything(blue.key)]
     await home.call('DELETE', `/v1/keys/${red.id}`)
@@ -158,7 +158,7 @@ describe('a key that is revoked', () => {
     await home.call('DELETE', `/v1/sandboxes/${hers.id}`)
   })
 
-  test('is out also when another process revokes it', async () => {
+  test('closes the streams also when another process revokes the key', async () => {
     const red = await keyOf('red')
     const hers = await everything(red.key)
     await new Keys(home.server.store, () => '').revoke(red.id)
@@ -166,14 +166,14 @@ describe('a key that is revoked', () => {
     await home.call('DELETE', `/v1/sandboxes/${hers.id}`)
   })
 
-  test('and revokes itself is told so first', async () => {
+  test('with that same key is answered before the key stops working', async () => {
     const { json } = await home.call('POST', '/v1/keys', { body: { scopes: ['read', 'admin'] } })
     expect((await home.call('DELETE', `/v1/keys/${json.id}`, { key: json.key })).status).toBe(204)
     expect((await home.call('GET', '/v1/sandboxes', { key: json.key })).status).toBe(401)
   })
 })
 
-test('signing out closes what that page had open, and nothing of another’s', async () => {
+test('signing out closes the streams of that console session only', async () => {
   const { keys, sessions } = home.server.parts
   const enter = async () => {
     const { cookie, page } = await sessions.byLink(await sessions.newLink(await keys.consoleKey()))
@@ -193,7 +193,7 @@ test('signing out closes what that page had open, and nothing of another’s', a
   expect(stays.over).toBe(false)
 })
 
-test('a sandbox that ends takes its streams along, with their last words; the others stay', async () => {
+test('the end of a sandbox closes its streams with a final event; streams of other sandboxes stay open', async () => {
   const [red, blue] = [await keyOf('red'), await keyOf('blue')]
   const [hers, his] = [await everything(red.key), await everything(blue.key)]
   await home.call('DELETE', `/v1/sandboxes/${hers.id}`)
@@ -213,12 +213,12 @@ test('a sandbox that ends takes its streams along, with their last words; the ot
   expect(lastWords(own)).toMatchObject({
     'events of one': cut(ended.reason, ended.message),
     watch: cut(ended.reason, ended.message),
-    // E2B's clients look for these words.
+    // E2B's clients search for this text.
     e2b: e2bCut('unavailable', `${ended.message}: the sandbox was killed or reached its end of life`),
     terminal: `1000 ${ended.message}`,
   })
   expect(hers.open.filter(({ over }) => !over).map(({ name }) => name)).toEqual(['events', 'console'])
-  // Asked for afterwards: what is on record, and no waiting.
+  // A stream opened afterwards returns the records and ends.
   const after = await stream('after', `/v1/events?after=0&sandbox_id=${hers.id}`, {
     authorization: `Bearer ${red.key}`,
   })
@@ -239,7 +239,7 @@ s = socket.socket()
 s.bind(('127.0.0.1', 8079)); s.listen()
 while True: threading.Thread(target=talk, args=(s.accept()[0],), daemon=True).start()`
 
-test('a key that is revoked is out also where another credential was sent along with it', async () => {
+test('revoking a key closes its streams also if the request had a second credential', async () => {
   const body = { scopes: ['create', 'exec', 'read'], tenant: 'red' }
   const [stays, goes] = [
     (await home.call('POST', '/v1/keys', { body })).json,

@@ -92,7 +92,7 @@ describe('a backup of SQLite', () => {
     )
   })
 
-  test('restores records, keys and the audit log, which goes on', async () => {
+  test('restores records, keys and the audit log, which continues after the restore', async () => {
     const home = homeOf('restored')
     const done = ringfence(home, 'restore', file)
     expect(done.stderr).toBe('')
@@ -107,7 +107,7 @@ describe('a backup of SQLite', () => {
     expect(ringfence(home, 'audit', 'verify').stdout).toMatch(/^ok: /)
   })
 
-  test('does not replace a state directory without --force, which keeps the old one', () => {
+  test('replaces an existing state directory only with --force, and keeps the old one', () => {
     const home = homeOf('used')
     expect(recorded(home).status).toBe(0)
     const before = ringfence(home, 'audit', 'export').stdout
@@ -121,7 +121,7 @@ describe('a backup of SQLite', () => {
     expect(exported.startsWith(ringfence(home, 'audit', 'export').stdout)).toBe(true)
   })
 
-  test('is refused when a server runs there', async () => {
+  test('cannot be restored while a server runs on that state directory', async () => {
     const home = homeOf('running')
     const server = await startProcess(home)
     const refused = ringfence(home, 'restore', file, '--force')
@@ -130,7 +130,7 @@ describe('a backup of SQLite', () => {
     await stop(server)
   })
 
-  describe('that was changed replaces nothing', () => {
+  describe('that was modified is refused and replaces nothing', () => {
     const refuses = (name: string, backup: string, problem: RegExp): void => {
       const home = homeOf(name)
       mkdirSync(join(home, 'state'), { mode: 0o700 })
@@ -141,7 +141,7 @@ describe('a backup of SQLite', () => {
       expect(readdirSync(home).filter((one) => one.startsWith('state.'))).toEqual([])
     }
 
-    test('in one byte', () => {
+    test('one changed byte', () => {
       const to = join(base, 'byte.tar.gz')
       changed(file, to, (tar) => {
         const at = tar.lastIndexOf('"event"')
@@ -150,19 +150,19 @@ describe('a backup of SQLite', () => {
       refuses('byte', to, /was changed/)
     })
 
-    test('in its audit log and its list', () => {
+    test('a changed audit log with a matching checksum', () => {
       const to = join(base, 'forged.tar.gz')
       changed(file, to, forge)
       refuses('forged', to, /does not verify: record \d+/)
     })
 
-    test('by cutting it', () => {
+    test('a truncated file', () => {
       const to = join(base, 'cut.tar.gz')
       writeFileSync(to, readFileSync(file).subarray(0, statSync(file).size >> 1))
       refuses('cut', to, /damaged/)
     })
 
-    test('or is none', () => {
+    test('a file that is not a backup', () => {
       const to = join(base, 'none.tar.gz')
       writeFileSync(to, 'hello')
       refuses('none', to, /damaged/)
@@ -170,7 +170,7 @@ describe('a backup of SQLite', () => {
     })
   })
 
-  test('older than a head kept elsewhere is refused', () => {
+  test('that is older than an exported head of the audit log is refused', () => {
     const home = homeOf('rolled')
     const head = join(source, 'state', 'anchor', 'head.jsonl')
     const refused = ringfence(home, 'restore', file, '--against', head)
@@ -198,7 +198,7 @@ function forge(tar: Buffer): void {
   tar.write(createHash('sha256').update(content).digest('hex'), text.indexOf(list?.[2] as string), 'latin1')
 }
 
-test('of a state directory without a server, while commands write', async () => {
+test('a state directory without a server is backed up and restored while commands write', async () => {
   const home = homeOf('files')
   for (let count = 0; count < 3; count++) recorded(home)
   // What a writer had appended and not signed yet.
@@ -214,7 +214,7 @@ test('of a state directory without a server, while commands write', async () => 
   expect(ringfence(other, 'audit', 'verify').stdout).toMatch(/^ok: /)
 })
 
-test('of nothing says so', () => {
+test('a backup of an empty state directory is an error', () => {
   const home = homeOf('nothing')
   expect(ringfence(home, 'backup', join(base, 'nothing.tar.gz'))).toMatchObject({
     status: 2,

@@ -42,7 +42,7 @@ const ringfence = (...args: string[]): Promise<Said> =>
     )
   })
 
-test('create, exec, cp, logs, port, ls, get, rm', async () => {
+test('sandbox create, exec, cp, logs, port, ls, get and rm work against a server', async () => {
   const made = await ringfence(
     'sandbox',
     'create',
@@ -93,7 +93,7 @@ test('create, exec, cp, logs, port, ls, get, rm', async () => {
   })
 })
 
-test('keys, approvals, reload, and the trail in the store', async () => {
+test('key, approve, reject, reload and audit work against a server', async () => {
   const made = JSON.parse((await ringfence('key', 'create', '--scope', 'read', '--e2b', '--json')).out)
   expect(made.key).toMatch(/^e2b_[0-9a-f]{40}$/)
   expect((await ringfence('key', 'ls')).out).toContain(made.id)
@@ -124,7 +124,7 @@ test('keys, approvals, reload, and the trail in the store', async () => {
   await ringfence('sandbox', 'rm', id)
 })
 
-test('a server that is not there is said in one line', async () => {
+test('an unreachable server is reported in one line', async () => {
   const env = { PATH: process.env.PATH, RINGFENCE_URL: 'http://127.0.0.1:1', RINGFENCE_API_KEY: 'x' }
   const said = await new Promise<string>((resolve) =>
     execFile(

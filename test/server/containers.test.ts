@@ -13,7 +13,7 @@ import { skipped, startDocker, type TestEngine, testImages, testState } from '..
 import { client as strangers } from '../e2b/kit.ts'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** The control plane on real engines: what works behind bubblewrap works here, unchanged. */
+/** The server on real container engines: everything that works on bubblewrap works here too. */
 
 const MINUTES = 60_000
 const CONFIG = `
@@ -63,39 +63,43 @@ for name in ('no_proxy', 'NO_PROXY'): os.environ.pop(name, None)
 ways = {'proxy': {'http': 'http://127.0.0.1:3128'}, 'straight': {}}
 print(u.build_opener(u.ProxyHandler(ways[sys.argv[2]])).open(sys.argv[1]).read().decode())`
 
-describe('docker with gVisor as its runtime, from the configuration', () => {
+describe('docker with gVisor as runtime, set in the configuration', () => {
   const out = skipped('docker') || skipped('gvisor')
-  test.skipIf(out)('runs in a kernel of its own and says so', { timeout: 3 * MINUTES }, async () => {
-    const engine = await startDocker()
-    const home = await serve('docker', engine.socket, 'docker_runtime = "runsc"\n')
-    try {
-      const client = new RingfenceClient({ url: home.server.url, apiKey: home.admin })
-      const sandbox = await client.create({ backend: 'docker', min_isolation: 'container' })
-      const { stdout } = await sandbox.exec('cat /proc/version')
-      // gVisor says that it is this one, whatever the host has.
-      expect(stdout).toMatch(/^Linux version 4\.4\.0 /)
-      const found = await new ContainerEngine({ socket: engine.socket }).call({
-        method: 'GET',
-        path: '/containers/json',
-      })
-      const [{ Id }] = found.body as [{ Id: string }]
-      const seen = await new ContainerEngine({ socket: engine.socket }).call({
-        method: 'GET',
-        path: `/containers/${Id}/json`,
-      })
-      expect(seen.body).toMatchObject({ HostConfig: { Runtime: 'runsc' } })
-      await expect(client.create({ backend: 'docker', limits: { diskMb: 10 } })).rejects.toMatchObject({
-        code: 'missing-guarantee',
-      })
-      await sandbox.close()
-    } finally {
-      await home.close()
-      await engine.close()
-    }
-  })
+  test.skipIf(out)(
+    'runs sandboxes in a separate kernel and reports that guarantee',
+    { timeout: 3 * MINUTES },
+    async () => {
+      const engine = await startDocker()
+      const home = await serve('docker', engine.socket, 'docker_runtime = "runsc"\n')
+      try {
+        const client = new RingfenceClient({ url: home.server.url, apiKey: home.admin })
+        const sandbox = await client.create({ backend: 'docker', min_isolation: 'container' })
+        const { stdout } = await sandbox.exec('cat /proc/version')
+        // gVisor says that it is this one, whatever the host has.
+        expect(stdout).toMatch(/^Linux version 4\.4\.0 /)
+        const found = await new ContainerEngine({ socket: engine.socket }).call({
+          method: 'GET',
+          path: '/containers/json',
+        })
+        const [{ Id }] = found.body as [{ Id: string }]
+        const seen = await new ContainerEngine({ socket: engine.socket }).call({
+          method: 'GET',
+          path: `/containers/${Id}/json`,
+        })
+        expect(seen.body).toMatchObject({ HostConfig: { Runtime: 'runsc' } })
+        await expect(client.create({ backend: 'docker', limits: { diskMb: 10 } })).rejects.toMatchObject({
+          code: 'missing-guarantee',
+        })
+        await sandbox.close()
+      } finally {
+        await home.close()
+        await engine.close()
+      }
+    },
+  )
 })
 
-describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) => {
+describe.each(['docker', 'gvisor'] as const)('a server with backend %s', (backend) => {
   const out = skipped(backend)
   let engine: TestEngine | undefined
   let home: TestServer
@@ -105,7 +109,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
     engine = backend === 'docker' ? await startDocker() : undefined
     home = await serve(backend, engine?.socket, '[[tenant]]\nname = "acme"\nimages = ["acme/build:3"]\n')
     client = new RingfenceClient({ url: home.server.url, apiKey: home.admin })
-    // The first one loads the image into the engine.
+    // The first sandbox loads the image into the engine.
     await (await client.create({ backend })).close()
   }, 3 * MINUTES)
   afterAll(async () => {
@@ -113,7 +117,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
     await engine?.close()
   }, MINUTES)
 
-  test.skipIf(out)('commands, streams, input and files', { timeout: MINUTES }, async () => {
+  test.skipIf(out)('runs commands with streams, input and files', { timeout: MINUTES }, async () => {
     const sandbox = await client.create({})
     expect(sandbox.info).toMatchObject({ backend, state: 'ready' })
     expect(await sandbox.exec('echo out; echo err >&2; exit 3')).toMatchObject({
@@ -132,7 +136,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
   })
 
   test.skipIf(out || backend !== 'docker')(
-    'a tenant runs the engine’s images that it was granted, and every image that was built here',
+    'lets a tenant use engine images that it was granted, and every image built by Ringfence',
     { timeout: MINUTES },
     async () => {
       const [acme, other] = [
@@ -175,7 +179,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
         ).toBe(404)
         expect((await home.call('DELETE', at, { key: user })).status).toBe(200)
       }
-      // What the operator runs from the engine's own images is not the tenant's to use.
+      // A tenant cannot use sandboxes that the operator created from the engine's own images.
       const operators = await create(
         await home.key(['create', 'exec', 'read', 'admin'], 'other'),
         'acme/build:3',
@@ -190,7 +194,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
     },
   )
 
-  test.skipIf(out)('a terminal', { timeout: MINUTES }, async () => {
+  test.skipIf(out)('opens a terminal', { timeout: MINUTES }, async () => {
     const sandbox = await client.create({})
     const url = `${home.server.url.replace('http', 'ws')}/v1/sandboxes/${sandbox.id}/pty?cols=90&rows=30&command=sh`
     const socket = new WebSocket(url, ['ringfence', `bearer.${home.admin}`])
@@ -206,7 +210,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
     await sandbox.close()
   })
 
-  test.skipIf(out)('a port inside', { timeout: MINUTES }, async () => {
+  test.skipIf(out)('forwards a port of a sandbox', { timeout: MINUTES }, async () => {
     const sandbox = await client.create({ network: { mode: 'loopback' } })
     await sandbox.files.write('/tmp/serve.py', SERVER)
     await sandbox.exec(['python3', '/tmp/serve.py'], { background: true })
@@ -215,21 +219,25 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
     await sandbox.close()
   })
 
-  test.skipIf(out)('the network, through our proxy and nowhere else', { timeout: MINUTES }, async () => {
-    const outside = createServer((_, answer) => answer.end('from outside'))
-    await new Promise<void>((resolve) => outside.listen(0, '127.0.0.1', resolve))
-    const { port } = outside.address() as AddressInfo
-    const sandbox = await client.create({ network: { mode: 'fetch', allow_hosts: [`127.0.0.1:${port}`] } })
-    await sandbox.files.write('/tmp/get.py', GET)
-    const got = (url: string, way: string) => sandbox.exec(['python3', '/tmp/get.py', url, way])
-    expect(await got(`http://127.0.0.1:${port}/`, 'proxy')).toMatchObject({ stdout: 'from outside\n' })
-    expect((await got('http://127.0.0.2/', 'proxy')).stderr).toContain('403')
-    expect((await got(`http://127.0.0.1:${port}/`, 'straight')).stderr).toContain('refused')
-    await sandbox.close()
-    outside.close()
-  })
+  test.skipIf(out)(
+    'connects sandboxes to the network only through the proxy',
+    { timeout: MINUTES },
+    async () => {
+      const outside = createServer((_, answer) => answer.end('from outside'))
+      await new Promise<void>((resolve) => outside.listen(0, '127.0.0.1', resolve))
+      const { port } = outside.address() as AddressInfo
+      const sandbox = await client.create({ network: { mode: 'fetch', allow_hosts: [`127.0.0.1:${port}`] } })
+      await sandbox.files.write('/tmp/get.py', GET)
+      const got = (url: string, way: string) => sandbox.exec(['python3', '/tmp/get.py', url, way])
+      expect(await got(`http://127.0.0.1:${port}/`, 'proxy')).toMatchObject({ stdout: 'from outside\n' })
+      expect((await got('http://127.0.0.2/', 'proxy')).stderr).toContain('403')
+      expect((await got(`http://127.0.0.1:${port}/`, 'straight')).stderr).toContain('refused')
+      await sandbox.close()
+      outside.close()
+    },
+  )
 
-  test.skipIf(out)('pause, resume, snapshot, fork', { timeout: MINUTES }, async () => {
+  test.skipIf(out)('pauses, resumes, snapshots and forks', { timeout: MINUTES }, async () => {
     const sandbox = await client.create({})
     await sandbox.exec('echo one > /tmp/note')
     await sandbox.pause()
@@ -251,20 +259,20 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
     expect((await home.call('DELETE', '/v1/snapshots/kept')).status).toBe(204)
   })
 
-  test.skipIf(out)('too much memory is an outcome with a name', { timeout: MINUTES }, async () => {
+  test.skipIf(out)('reports a command that exceeded its memory limit', { timeout: MINUTES }, async () => {
     const sandbox = await client.create({ limits: { memoryMb: 64 } })
     const eat = 'python3 -c "x = bytearray(400 * 1024 * 1024); x[::4096] = b\'1\' * len(x[::4096])"'
     expect(await sandbox.exec(eat)).toMatchObject({ outcome: { kind: 'stopped', limit: 'memory' } })
     await sandbox.close()
   })
 
-  test.skipIf(out)('E2B’s own client', { timeout: MINUTES }, async () => {
+  test.skipIf(out)('works with the E2B client', { timeout: MINUTES }, async () => {
     const { Sandbox } = await strangers('e2b')
     const { secret } = await home.server.parts.keys.create({ e2b: true })
     const { url } = home.server
     const options = { apiKey: secret, apiUrl: url, sandboxUrl: url }
     const sandbox = await Sandbox.create(options)
-    // SECURITY: their directories lie on the host's disk; a wall that cannot bound them does not get them.
+    // SECURITY: private directories are on the host's disk; a backend that cannot limit them does not get them.
     const [own] = (await client.list()).items
     expect(own?.backend).toBe(backend === 'gvisor' ? 'bubblewrap' : backend)
     expect((await sandbox.commands.run('echo $HOME; id -un')).stdout).toBe('/home/user\nuser\n')
@@ -277,7 +285,7 @@ describe.each(['docker', 'gvisor'] as const)('%s behind the server', (backend) =
   })
 
   test.runIf(backend === 'docker' && !out)(
-    'a server that starts removes what crashed servers left, and only that',
+    'removes containers of crashed servers at start, and no others',
     {
       timeout: MINUTES,
     },

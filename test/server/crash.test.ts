@@ -7,10 +7,10 @@ import { afterAll, describe, expect, test } from 'vitest'
 import { descendants, isAlive, type Process, startProcess, until } from './process.ts'
 import { FULL } from './test-server.ts'
 
-/** The server as a process: killed at any moment, ended politely, out of room. Nothing acknowledged is lost. */
+/** The server as a process: killed at any moment, stopped by a signal, without disk space. No acknowledged work is lost. */
 
 const dirs: string[] = []
-const place = (): string => {
+const tempHome = (): string => {
   const dir = mkdtempSync(join(tmpdir(), 'rf-crash-'))
   dirs.push(dir)
   return dir
@@ -19,7 +19,7 @@ afterAll(() => {
   for (const dir of dirs) rmSync(dir, { recursive: true, force: true })
 })
 
-/** What clients were told. */
+/** The answers that clients received. */
 type Journal = {
   readonly created: Set<string>
   readonly deleted: Set<string>
@@ -47,12 +47,12 @@ async function load(server: Process, journal: Journal, stop: () => boolean): Pro
   }
 }
 
-describe('kill -9', () => {
+describe('kill -9 of the server', () => {
   const times = FULL ? 200 : 4
 
-  test(`${times} times at a random moment under load`, async () => {
-    const home = place()
-    const neighbourHome = place()
+  test(`${times} times at a random moment under load: the next start recovers`, async () => {
+    const home = tempHome()
+    const neighbourHome = tempHome()
     const neighbour = await startProcess(neighbourHome)
     const theirs = (await neighbour.call('POST', '/v1/sandboxes', { body: {} })).json.id as string
     const journal: Journal = { created: new Set(), deleted: new Set(), execs: new Map(), duplicates: 0 }
@@ -60,7 +60,7 @@ describe('kill -9', () => {
     let slowest = 0
     let left: string[] = []
     let killedAt = 0
-    // By their own parent's death, or by the next life: bubblewrap itself can be left behind half-born.
+    // Ended with their parent, or by the next start: bubblewrap itself can be left behind in the middle of its start.
     const reaped = async (): Promise<void> => {
       expect(await until(() => !left.some(isAlive), 5000), 'orphans').toBe(true)
       if (left.length > 0) slowest = Math.max(slowest, performance.now() - killedAt)
@@ -73,7 +73,7 @@ describe('kill -9', () => {
       let over = false
       const clients = Array.from({ length: 6 }, () => load(server, journal, () => over))
       await new Promise((resolve) => setTimeout(resolve, Math.random() * (FULL ? 300 : 1200)))
-      // Stopped first, so that nothing is born between the look and the blow.
+      // Stopped first, so that no process starts between listing and killing.
       process.kill(server.pid, 'SIGSTOP')
       const children = descendants(server.pid)
       process.kill(server.pid, 'SIGKILL')
@@ -83,7 +83,7 @@ describe('kill -9', () => {
       await Promise.all(clients)
       left = children
       killedAt = start
-      // Sometimes again while it recovers.
+      // Sometimes killed again while it recovers.
       if (round % 4 === 3) await killedWhileStarting(home, key)
     }
     const last = await startProcess(home, key ? { key } : {})
@@ -103,7 +103,7 @@ describe('kill -9', () => {
   }, 3_600_000)
 
   test.runIf(process.getuid?.() === 0)(
-    'control groups of the dead are removed by the next start',
+    'cgroups of the killed server are removed by the next start',
     async () => {
       const groups = (): string[] =>
         execFileSync(
@@ -115,7 +115,7 @@ describe('kill -9', () => {
         )
           .split('\n')
           .filter((line) => line.includes(`-${pid}-`))
-      const home = place()
+      const home = tempHome()
       const server = await startProcess(home)
       const { pid } = server
       const made = await server.call('POST', '/v1/sandboxes', {
@@ -140,7 +140,7 @@ describe('kill -9', () => {
     await server?.ended
   }
 
-  /** Everything that was acknowledged is there, nothing hangs between two states, and the trail holds. */
+  /** Everything that was acknowledged exists, no sandbox is between two states, and the audit log verifies. */
   async function settled(server: Process, journal: Journal, thorough = false): Promise<void> {
     const created = [...journal.created].slice(thorough ? 0 : -30)
     for (const id of created) {
@@ -158,9 +158,9 @@ describe('kill -9', () => {
   }
 })
 
-describe('SIGTERM', () => {
-  test('lets commands end, refuses new ones, leaves nothing, exits 0', async () => {
-    const server = await startProcess(place())
+describe('signals to the server', () => {
+  test('SIGTERM waits for running commands, refuses new ones, leaves no processes, and exits with 0', async () => {
+    const server = await startProcess(tempHome())
     const { id } = (await server.call('POST', '/v1/sandboxes', { body: {} })).json
     const running = server.call('POST', `/v1/sandboxes/${id}/exec`, {
       body: { command: 'sleep 1; echo done' },
@@ -178,8 +178,8 @@ describe('SIGTERM', () => {
     expect(children.filter(isAlive)).toEqual([])
   })
 
-  test('a second one does not wait', async () => {
-    const server = await startProcess(place())
+  test('a second SIGTERM does not wait', async () => {
+    const server = await startProcess(tempHome())
     const { id } = (await server.call('POST', '/v1/sandboxes', { body: {} })).json
     const running = server
       .call('POST', `/v1/sandboxes/${id}/exec`, { body: { argv: ['sleep', '60'] } })
@@ -194,8 +194,8 @@ describe('SIGTERM', () => {
     expect(children.filter(isAlive)).toEqual([])
   })
 
-  test('SIGHUP reloads, and a broken file changes nothing', async () => {
-    const home = place()
+  test('SIGHUP reloads the configuration, and an invalid file changes nothing', async () => {
+    const home = tempHome()
     const file = join(home, 'c.toml')
     writeFileSync(file, '')
     const server = await startProcess(home, { args: ['--config', file] })
@@ -209,8 +209,8 @@ describe('SIGTERM', () => {
     expect((await server.ended).code).toBe(0)
   })
 
-  test('a second server on the same state is refused', async () => {
-    const home = place()
+  test('a second server on the same state directory is refused', async () => {
+    const home = tempHome()
     const server = await startProcess(home)
     await expect(startProcess(home)).rejects.toThrow(/already uses/)
     server.child.kill('SIGTERM')
@@ -218,9 +218,9 @@ describe('SIGTERM', () => {
   })
 })
 
-describe.runIf(process.getuid?.() === 0)('out of room', () => {
-  test('a full disk: refused before it starts, said why, and well again by itself', async () => {
-    const home = place()
+describe.runIf(process.getuid?.() === 0)('exhausted resources', () => {
+  test('a full disk: new work is refused with a reason, and the server recovers when space is free', async () => {
+    const home = tempHome()
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64m,mode=700', 'tmpfs', home])
     try {
       const server = await startProcess(home)
@@ -245,7 +245,7 @@ describe.runIf(process.getuid?.() === 0)('out of room', () => {
       expect(descendants(server.pid).length).toBeLessThanOrEqual(children)
       rmSync(filler)
       expect(await until(async () => (await server.call('GET', '/readyz')).status === 200, 5000)).toBe(true)
-      // What was answered with 503 did not run.
+      // Commands answered with 503 did not run.
       const counted = await server.call('POST', `/v1/sandboxes/${id}/exec`, {
         body: { command: 'wc -l < /tmp/ran || echo 0' },
       })
@@ -259,8 +259,8 @@ describe.runIf(process.getuid?.() === 0)('out of room', () => {
     }
   })
 
-  test('a read-only state directory stops the start and says so', async () => {
-    const home = place()
+  test('a read-only state directory stops the start with a clear error', async () => {
+    const home = tempHome()
     mkdirSync(join(home, 'state'))
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'ro', 'tmpfs', join(home, 'state')])
     try {
@@ -270,9 +270,9 @@ describe.runIf(process.getuid?.() === 0)('out of room', () => {
     }
   })
 
-  test('no descriptors left: said why, and well again', async () => {
-    const server = await startProcess(place(), { wrap: ['bash', '-c', 'ulimit -n 60; exec "$@"', 'sh'] })
-    // One connection from before, on which to ask.
+  test('no file descriptors left: new work is refused with a reason, and the server recovers', async () => {
+    const server = await startProcess(tempHome(), { wrap: ['bash', '-c', 'ulimit -n 60; exec "$@"', 'sh'] })
+    // A connection opened before, for later requests.
     const agent = new Agent({ keepAlive: true, maxSockets: 1 })
     const ask = (method: string, path: string): Promise<{ status: number; text: string }> =>
       new Promise((resolve, reject) => {
@@ -301,7 +301,7 @@ describe.runIf(process.getuid?.() === 0)('out of room', () => {
     const made = await ask('POST', '/v1/sandboxes')
     expect(made.status, made.text).toBeGreaterThanOrEqual(500)
     expect(made.text).not.toContain('"internal"')
-    // Long enough for the server to look for what an earlier life left, which needs descriptors.
+    // Long enough for the server to search for leftovers of an earlier run, which needs descriptors.
     await new Promise((resolve) => setTimeout(resolve, 2500))
     for (const socket of sockets) socket.destroy()
     expect(await until(async () => (await ask('GET', '/readyz')).status === 200, 5000)).toBe(true)

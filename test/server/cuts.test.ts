@@ -6,7 +6,7 @@ import { streamEndOf } from '../../src/model/stream-end.ts'
 import { closeFrame, FrameTrack } from '../../src/server/stream-end.ts'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** What whoever is cut off gets to know: sockets of programs inside, our own client, a server that goes. */
+/** The reason that a client gets when the server ends its connection: sockets of programs, the client library, a shutdown. */
 
 let home: TestServer
 const CONFIG = '[policy]\nallow_interactive = true\n[server]\nrequests_per_second = 100000\n'
@@ -39,7 +39,7 @@ function socket(at: TestServer, key: string, path: string): Promise<Socket> {
     const one = new WebSocket(address, { headers: { authorization: `Bearer ${key}` } })
     one.on('error', reject)
     const closed = new Promise<string>((done) => one.on('close', (code, why) => done(`${code} ${why}`)))
-    // Both say something first.
+    // Both have sent something by then.
     one.on('message', () => resolve({ closed }))
   })
 }
@@ -61,10 +61,10 @@ const listens = async (at: TestServer, key: string, id: string): Promise<boolean
 const newKey = async (at: TestServer): Promise<{ readonly id: string; readonly key: string }> =>
   (await at.call('POST', '/v1/keys', { body: { scopes: ['create', 'exec', 'read'], tenant: 'red' } })).json
 
-describe('a socket of a program inside', () => {
+describe('a WebSocket to a program in a sandbox', () => {
   const port = (id: string, path = '/'): string => `/v1/sandboxes/${id}/ports/8078${path}`
 
-  test('is closed with the reason when the key is revoked; never in the middle of a frame', async () => {
+  test('is closed with the reason when the key is revoked, and never in the middle of a frame', async () => {
     const { id: keyId, key } = await newKey(home)
     const id = await withServer(home, key)
     const whole = await socket(home, key, port(id))
@@ -76,7 +76,7 @@ describe('a socket of a program inside', () => {
     await home.call('DELETE', `/v1/sandboxes/${id}`)
   })
 
-  test('is closed with the sandbox; a close of its own is passed on as it is', async () => {
+  test('is closed when the sandbox ends; a close frame of the program is passed on unchanged', async () => {
     const { key } = await newKey(home)
     const id = await withServer(home, key)
     const open = await socket(home, key, port(id))
@@ -85,7 +85,7 @@ describe('a socket of a program inside', () => {
     expect(await open.closed).toBe('1000 the sandbox has ended (killed)')
   })
 
-  test('is followed frame by frame, however the bytes are cut', () => {
+  test('tracks frame boundaries however the bytes are split', () => {
     const long = Buffer.concat([Buffer.from([0x82, 126, 1, 0]), Buffer.alloc(256)])
     const longer = Buffer.concat([Buffer.from([0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]), Buffer.alloc(65_536)])
     const short = Buffer.from([0x81, 2, 1, 2])
@@ -115,14 +115,14 @@ async function failure(work: AsyncGenerator<unknown, void>): Promise<unknown> {
   }
   return undefined
 }
-/** Past its first event. */
+/** Waits for the first event. */
 async function begun<T>(work: AsyncGenerator<T, void>): Promise<AsyncGenerator<T, void>> {
   await work.next()
   return work
 }
 
-describe('our client', () => {
-  test('throws the reason instead of coming back when the key is revoked', async () => {
+describe('the client library', () => {
+  test('throws the reason and does not reconnect when the key is revoked', async () => {
     const { id: keyId, key } = await newKey(home)
     const client = new RingfenceClient({ url: home.server.url, apiKey: key })
     const sandbox = await client.create()
@@ -139,7 +139,7 @@ describe('our client', () => {
     await home.call('DELETE', `/v1/sandboxes/${sandbox.id}`)
   })
 
-  test('gets to know that the sandbox ended around a command, and only then', async () => {
+  test('reports `cut` for a command only if the sandbox ended during the command', async () => {
     const client = new RingfenceClient({ url: home.server.url, apiKey: home.admin })
     const sandbox = await client.create()
     expect((await sandbox.exec('true')).cut).toBeUndefined()
@@ -155,7 +155,7 @@ describe('our client', () => {
   })
 })
 
-test('a server that goes says so to everybody', async () => {
+test('a server that shuts down closes every stream with that reason', async () => {
   const other = await startTestServer(CONFIG)
   const id = await withServer(other, other.admin)
   const client = new RingfenceClient({ url: other.server.url, apiKey: other.admin })

@@ -4,7 +4,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { ROUTES } from '../../src/server/app.ts'
 import { FULL, startTestServer, type TestServer } from './test-server.ts'
 
-/** Anything at all, with a key that may do everything: only 2xx and 4xx (and 501 for what nobody can), and it lives on. */
+/** Random requests with an admin key: every answer is 2xx, 4xx or 501, and the server keeps running. */
 
 const COUNT = FULL ? 100_000 : 1500
 let home: TestServer
@@ -95,7 +95,7 @@ const request = fc.record({
 })
 const ALLOWED = (status: number): boolean => (status >= 200 && status < 500) || status === 501
 
-test(`${COUNT} requests`, async () => {
+test(`${COUNT} random requests cause no server error`, async () => {
   let left = COUNT
   const samples = (count: number) => fc.sample(request, count)
   const worker = async (): Promise<void> => {
@@ -118,7 +118,7 @@ async function send({ route, id, other, query, body, type }: Sample): Promise<vo
     .replace(/:\w+/g, encodeURIComponent(other))
     .replace('*', encodeURIComponent(other))
   const method = route.method === 'ALL' ? 'GET' : route.method
-  // Its life is needed for the others.
+  // The other requests need this sandbox.
   if (method === 'DELETE' && id === 'own' && route.path === '/v1/sandboxes/:id') return
   const text = new URLSearchParams(query).toString()
   const response = await fetch(`${home.server.url}${path}${text && `?${text}`}`, {
@@ -154,7 +154,7 @@ const RAW = [
   '\x16\x03\x01\x02\x00\x01\x00',
 ]
 test.each(RAW.map((text) => [JSON.stringify(text.slice(0, 60)), text] as const))(
-  'raw %s',
+  'raw %s causes no server error',
   async (_, text) => {
     const said = await new Promise<string>((resolve) => {
       const socket = connect(home.server.port, '127.0.0.1', () => socket.end(text))

@@ -42,7 +42,7 @@ const hides = ({ text }: Answer, what: string): void => {
   expect(text, what).not.toContain(home.dir)
 }
 
-test.each(COMMANDS)('judging `%s` shows no path of the host', async (command) => {
+test.each(COMMANDS)('evaluating `%s` reveals no path of the host', async (command) => {
   for (const key of [red, home.admin])
     for (const [path, body] of [
       ['/v1/policy/evaluate', { command }],
@@ -56,7 +56,7 @@ test.each(COMMANDS)('judging `%s` shows no path of the host', async (command) =>
   hides(await home.call('POST', `/v1/sandboxes/${id}/exec`, { key: red, body: { command } }), 'exec')
 })
 
-test('a guess of the home directory is answered like any other directory', async () => {
+test('the home directory of the host gets the same answer as any other directory', async () => {
   const judged = async (path: string) =>
     (
       await home.call('POST', '/v1/policy/evaluate', {
@@ -68,7 +68,7 @@ test('a guess of the home directory is answered like any other directory', async
   expect((await judged(home.dir)).replaceAll(home.dir, '')).toBe((await judged(other)).replaceAll(other, ''))
 })
 
-test('no route that a tenant may read names a directory of the host', async () => {
+test('no route that a tenant may read reveals a directory of the host', async () => {
   const { paths } = (await home.call('GET', '/openapi.json')).json
   const routes = Object.entries(paths as Record<string, object>)
     .filter(([, methods]) => 'get' in methods)
@@ -78,7 +78,7 @@ test('no route that a tenant may read names a directory of the host', async () =
   for (const path of routes) hides(await home.call('GET', path, { key: red }), path)
 })
 
-test('rules of the operator still mean the operator’s home directory', async () => {
+test('`~` in rules of the operator means the operator’s home directory', async () => {
   writeFileSync(join(home.dir, 'ringfence.toml'), RULES)
   await home.server.reload()
   const judged = async (cwd: string) =>

@@ -5,7 +5,7 @@ import { gzipSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** What a caller with a valid key of its own tries against everybody else. */
+/** Attacks by a caller with a valid key on other tenants and the server. */
 
 let home: TestServer
 let receiver: Server
@@ -42,7 +42,7 @@ describe('a webhook', () => {
     await home.call('DELETE', `/v1/sandboxes/${made.json.id}`, { key: red })
   }
 
-  test('of a tenant reaches no private address, also where the operator’s own may', async () => {
+  test('of a tenant cannot reach private addresses, even if webhooks of the operator can', async () => {
     await hook(red, 'tenant')
     await hook(home.admin, 'operator')
     for (const url of ['http://169.254.169.254/', 'http://[::1]:1/', 'http://localhost/', 'http://0x7f.1/'])
@@ -53,7 +53,7 @@ describe('a webhook', () => {
     expect(heard).not.toContain('/tenant')
   })
 
-  test('ends with the key that made it', async () => {
+  test('stops when the key that created it is revoked', async () => {
     const made = await home.call('POST', '/v1/keys', {
       body: { scopes: ['create', 'exec', 'read', 'admin'] },
     })
@@ -70,7 +70,7 @@ describe('a webhook', () => {
   })
 })
 
-test('private addresses that the operator opened are for tenants that are granted them by name', async () => {
+test('private addresses that the operator allowed are reachable only for tenants that name them', async () => {
   const reaches = async (key: string): Promise<boolean> => {
     const made = await home.call('POST', '/v1/sandboxes', {
       key,
@@ -90,8 +90,8 @@ test('private addresses that the operator opened are for tenants that are grante
   expect(await reaches(await key('any'))).toBe(false)
 })
 
-describe('a signed address of a file', () => {
-  test('opens that file in that way until its end, and nothing else', async () => {
+describe('a signed file URL', () => {
+  test('allows only its own file and operation until it expires', async () => {
     const made = await home.call('POST', '/sandboxes', {
       key: '',
       headers: { 'x-api-key': red },
@@ -129,8 +129,8 @@ describe('a signed address of a file', () => {
   })
 })
 
-describe('a bomb', () => {
-  test('in a compressed upload fills the sandbox’s own room and no more', async () => {
+describe('a decompression bomb', () => {
+  test('in an upload is stopped by the disk limit of the sandbox', async () => {
     const made = await home.call('POST', '/v1/sandboxes', {
       key: red,
       body: { limits: { disk_mb: 16 }, template: 'base' },
@@ -157,7 +157,7 @@ describe('a bomb', () => {
   })
 })
 
-test('a spec that would weigh on every list is refused', async () => {
+test('a spec with too much metadata, environment or hosts is refused', async () => {
   const many = (count: number): Record<string, string> =>
     Object.fromEntries(Array.from({ length: count }, (_, at) => [`k${at}`, 'x'.repeat(4096)]))
   const hosts = Array.from({ length: 900 }, (_, at) =>
@@ -176,7 +176,7 @@ test('a spec that would weigh on every list is refused', async () => {
   await home.call('DELETE', `/v1/sandboxes/${fine.json.id}`, { key: red })
 })
 
-test('the policy that a tenant reads names nothing around the host', async () => {
+test('the policy that a tenant reads reveals nothing about the host', async () => {
   const { json } = await home.call('GET', '/v1/policy', { key: red })
   expect(json.description.network.allow_private).toEqual([])
   expect(json.description.allowed_host_prefixes).toEqual([])

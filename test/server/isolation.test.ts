@@ -11,7 +11,7 @@ afterAll(() => home.close())
 
 const exec = (id: string, body: object) => home.call('POST', `/v1/sandboxes/${id}/exec`, { body })
 
-test('a create isolates its commands, and an exec is refused where that cannot be kept', async () => {
+test('isolation can be set on create, and an exec is refused if the backend cannot provide it', async () => {
   const kept = await home.call('POST', '/v1/sandboxes', { body: { isolation: 'command' } })
   expect(kept.status, kept.text).toBe(201)
   const ran = await exec(kept.json.id, { command: 'echo /proc/[0-9]*', isolation: 'command' })
@@ -49,7 +49,7 @@ print('tried')
 `
 
 test.runIf(canHaveRoot)(
-  'root of a writable root cannot reach past its command either',
+  'root in a writable root cannot reach another isolated command',
   { timeout: 60_000 },
   async () => {
     const { json } = await home.call('POST', '/v1/sandboxes', {

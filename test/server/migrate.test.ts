@@ -47,10 +47,10 @@ describe.runIf(hasPostgres)('migrate', () => {
   })
   afterAll(() => postgres?.stop())
 
-  test('moves everything, verifies it, and a second time only verifies', async () => {
+  test('moves all data and verifies it; a second run only verifies', async () => {
     const { home, key } = await served('moved')
     const exported = ringfence(home, 'audit', 'export').stdout
-    // Before: it says what is wrong, and it is no defect and no tampering.
+    // Before the migration: a clear error, which reports neither a defect nor tampering.
     const early = ringfence(home, 'serve', '--port', '0', '--database-url', postgres.url)
     expect([early.status, early.stderr]).toEqual([2, expect.stringContaining('ringfence migrate')])
     expect(early.stderr).not.toMatch(/defect|tampered/)
@@ -61,7 +61,7 @@ describe.runIf(hasPostgres)('migrate', () => {
     expect(done.tables.find((one: { table: string }) => one.table === 'trail').rows).toBeGreaterThan(0)
     const again = ringfence(home, 'migrate', '--database-url', postgres.url, '--json')
     expect(JSON.parse(again.stdout)).toMatchObject({ copied: false, records: done.records })
-    // The key that SQLite knew opens the server on PostgreSQL, and the log goes on from where it was.
+    // The API key works on PostgreSQL, and the audit log continues.
     const server = await startProcess(home, { args: ['--database-url', postgres.url], key })
     expect((await server.call('GET', '/v1/sandboxes')).status).toBe(200)
     server.child.kill('SIGTERM')
@@ -76,7 +76,7 @@ describe.runIf(hasPostgres)('migrate', () => {
       spawnSync(process.execPath, [program, 'audit', ...args], { env, encoding: 'utf8' })
     expect(audit('verify').stdout).toMatch(/^ok: /)
     expect(audit('export').stdout.startsWith(exported)).toBe(true)
-    // And without the database it says so.
+    // Without the database, the error says so.
     const without = ringfence(home, 'serve', '--port', '0')
     expect([without.status, without.stderr]).toEqual([2, expect.stringContaining('--database-url')])
   })
@@ -91,11 +91,11 @@ describe.runIf(hasPostgres)('migrate', () => {
   })
 
   test.each<[string, () => string, RegExp]>([
-    ['no such database', () => postgres.url.replace('/ringfence?', '/missing?'), /database does not exist/],
-    ['a wrong address', () => 'postgres://[', /database URL is not valid/],
-    ['another kind', () => 'mysql://x/y', /only postgres/],
-    ['nobody answers', () => 'postgres://x@127.0.0.1:1/y', /does not respond/],
-  ])('serve and migrate say what is wrong: %s', (_, url, wanted) => {
+    ['a missing database', () => postgres.url.replace('/ringfence?', '/missing?'), /database does not exist/],
+    ['a malformed URL', () => 'postgres://[', /database URL is not valid/],
+    ['another database system', () => 'mysql://x/y', /only postgres/],
+    ['no server at that address', () => 'postgres://x@127.0.0.1:1/y', /does not respond/],
+  ])('and serve report an unusable database URL: %s', (_, url, wanted) => {
     const home = mkdtempSync(join(base, 'wrong-'))
     for (const args of [['serve', '--port', '0'], ['migrate']]) {
       const { status, stderr } = ringfence(home, ...args, '--database-url', url())
@@ -106,7 +106,7 @@ describe.runIf(hasPostgres)('migrate', () => {
   })
 })
 
-test('migrate without a server before it, or without an address', () => {
+test('migrate without --database-url is an error', () => {
   const home = homeOf('fresh')
   expect(ringfence(home, 'migrate').stderr).toContain('--database-url')
 })

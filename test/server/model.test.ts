@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { FULL, startTestServer, type TestServer } from './test-server.ts'
 
-/** Many clients at once, each with a model of what it did: the server and the model never differ, and nothing is a 500. */
+/** Many clients at once, each with a model of its sandboxes: the server always agrees with the model, without a 500. */
 
 const CLIENTS = 64
 const SEQUENCES = FULL ? 20_000 : 300
-/** Each this many-th runs behind the real wall; the others on `mock`, which differs only below the supervisor. */
+/** Every n-th sandbox runs on a real backend; the others on `mock`, which differs only below the supervisor. */
 const REAL = FULL ? 20 : 10
 
 let home: TestServer
@@ -22,7 +22,7 @@ afterAll(() => home.close())
 
 type Own = { readonly id: string; state: 'ready' | 'paused' | 'destroyed' }
 
-/** Repeatable: a failure names its seed. */
+/** A seeded random generator, so that a failure can be repeated. */
 function random(seed: number): () => number {
   let state = seed
   return () => {
@@ -31,7 +31,7 @@ function random(seed: number): () => number {
   }
 }
 
-test(`${SEQUENCES} sequences from ${CLIENTS} clients`, async () => {
+test(`${SEQUENCES} random request sequences of ${CLIENTS} tenants: answers match the model, and no sandbox is left`, async () => {
   const keys = await Promise.all(
     Array.from({ length: CLIENTS }, (_, n) => home.key(['create', 'exec', 'read'], `t${n}`)),
   )

@@ -40,7 +40,7 @@ describe('approvals', () => {
     }
   }
 
-  test('a command waits for a human, and runs after a yes', async () => {
+  test('a command waits for approval and runs after it is approved', async () => {
     const sandbox = await client.create()
     const running = sandbox.exec('touch asked && ls asked')
     const question = await asked()
@@ -61,7 +61,7 @@ describe('approvals', () => {
     await sandbox.close()
   })
 
-  test('a no is a refusal, and so is silence', async () => {
+  test('a rejected command and an expired approval are both refused', async () => {
     const sandbox = await client.create()
     const first = sandbox.exec('touch asked').catch((error: unknown) => error)
     await client.answer((await asked()).id, false)
@@ -72,7 +72,7 @@ describe('approvals', () => {
     await sandbox.close()
   })
 
-  test('a no reaches the caller with who and why; question and answer are one record each, with the command', async () => {
+  test('a rejection reaches the caller with its author and reason; request and answer are recorded once each', async () => {
     const sandbox = await client.create()
     const refused = sandbox.exec('touch asked').catch((error: unknown) => error)
     const question = await asked()
@@ -98,7 +98,7 @@ describe('approvals', () => {
     await sandbox.close()
   })
 
-  test('an expiry leaves one `expired`, and says so', async () => {
+  test('an approval that expires is recorded once as `expired`, and the error says so', async () => {
     const sandbox = await client.create()
     const error = await sandbox.exec('touch asked').catch((failed: unknown) => failed)
     expect((error as Error).message).toContain('(not answered: no answer within 2 s)')
@@ -111,7 +111,7 @@ describe('approvals', () => {
     await sandbox.close()
   })
 
-  test('a question may wait longer than a timer can hold', async () => {
+  test('an approval timeout may exceed the maximum of setTimeout', async () => {
     const file = join(home.dir, 'ringfence.toml')
     writeFileSync(file, ASKING.replace('approval_timeout_secs = 2', 'approval_timeout_secs = 2592000'))
     await client.reload()
@@ -126,7 +126,7 @@ describe('approvals', () => {
     await sandbox.close()
   })
 
-  test('a stream says that a human is asked', async () => {
+  test('the stream of a command reports that it waits for approval', async () => {
     const sandbox = await client.create()
     const seen: string[] = []
     for await (const event of sandbox.stream('touch asked; echo done')) {
@@ -142,7 +142,7 @@ describe('terminals and ports', () => {
   const open = (path: string, key = home.admin): WebSocket =>
     new WebSocket(`${home.server.url.replace('http', 'ws')}${path}`, ['ringfence', `bearer.${key}`])
 
-  test('a terminal that can be resized', async () => {
+  test('a terminal can be resized', async () => {
     const sandbox = await client.create()
     const socket = open(`/v1/sandboxes/${sandbox.id}/pty?cols=90&rows=30&command=sh`)
     let text = ''
@@ -161,7 +161,7 @@ describe('terminals and ports', () => {
     await sandbox.close()
   })
 
-  test('a file that is larger than any memory is refused where it would be kept', async () => {
+  test('a 1 TiB file is refused when read whole, and can be streamed', async () => {
     const sandbox = await client.create({})
     await sandbox.exec(['truncate', '-s', '1T', '/tmp/endless'])
     await expect(sandbox.files.read('/tmp/endless')).rejects.toMatchObject({ code: 'too-large' })
@@ -171,7 +171,7 @@ describe('terminals and ports', () => {
     await sandbox.close()
   })
 
-  test('a web server inside, without our key or its cookies', async () => {
+  test('a web server in a sandbox receives neither our key nor our cookies', async () => {
     const sandbox = await client.create({ network: { mode: 'loopback' } })
     const program = `
 import http.server
@@ -199,7 +199,7 @@ http.server.HTTPServer(('127.0.0.1', 8000), H).serve_forever()`
 })
 
 describe('webhooks and events', () => {
-  test('a signed delivery of each record', async () => {
+  test('every record is delivered with a signature', async () => {
     const got: { body: string; headers: Record<string, unknown> }[] = []
     let failing = true
     const receiver = createServer((request, response) => {
@@ -233,7 +233,7 @@ describe('webhooks and events', () => {
     receiver.close()
   })
 
-  test('events begin anywhere and follow', async () => {
+  test('events start at any record and follow new ones', async () => {
     const stop = new AbortController()
     const seen: number[] = []
     const reading = (async () => {
@@ -251,7 +251,7 @@ describe('webhooks and events', () => {
 })
 
 describe('reload', () => {
-  test('is all or nothing, and holds for sandboxes that are open', async () => {
+  test('applies all of the configuration or nothing, also to running sandboxes', async () => {
     const sandbox = await client.create()
     expect((await sandbox.exec('echo one')).stdout).toBe('one\n')
     const before = (await client.audit({ sandbox_id: sandbox.id })).items.at(-1)?.policy
@@ -274,7 +274,7 @@ describe('reload', () => {
   })
 })
 
-describe('the rest', () => {
+describe('general behaviour', () => {
   test('OpenAPI describes every route', async () => {
     const { json } = await home.call('GET', '/openapi.json')
     expect(json.openapi).toBe('3.1.0')
@@ -284,7 +284,7 @@ describe('the rest', () => {
     expect(create.properties.network.properties.mode.enum).toContain('fetch')
   })
 
-  test('idempotency: one name, one sandbox', async () => {
+  test('one idempotency key creates one sandbox', async () => {
     const options = { idempotencyKey: 'once' }
     const [one, two] = await Promise.all([client.create({}, options), client.create({}, options)])
     expect(one.id).toBe(two.id)
@@ -293,7 +293,7 @@ describe('the rest', () => {
     await one.close()
   })
 
-  test('pages do not overlap and have an end', async () => {
+  test('pages do not overlap, and the last page ends the list', async () => {
     const made = await Promise.all(Array.from({ length: 5 }, () => client.create({ agent_id: 'paged' })))
     const seen: string[] = []
     for (let cursor: string | undefined; ; ) {
@@ -306,7 +306,7 @@ describe('the rest', () => {
     await Promise.all(made.map((one) => one.close()))
   })
 
-  test('evaluate, backends, metrics, /api routes, health', async () => {
+  test('evaluate, backends, metrics, /api routes and health answer', async () => {
     expect(await client.evaluate('rm -rf /')).toMatchObject({ action: 'deny' })
     expect((await client.backends()).backends.map(({ name }) => name)).toContain('bubblewrap')
     expect((await home.call('GET', '/metrics')).text).toMatch(/ringfence_execs_total\{outcome="exited"\} \d+/)
@@ -327,7 +327,7 @@ describe('the rest', () => {
     expect((await home.call('GET', '/readyz', { key: '' })).json).toEqual({ ready: true, problems: [] })
   })
 
-  test('deadlines: a sandbox ends by itself, and says why', async () => {
+  test('a sandbox is destroyed at its deadline and reports the reason', async () => {
     const [short, idle] = await Promise.all([
       client.create({ timeout_ms: 150 }),
       client.create({ idle_ms: 150 }),
@@ -339,7 +339,7 @@ describe('the rest', () => {
     expect([short.info.reason, idle.info.reason]).toEqual(['timeout', 'idle'])
   })
 
-  test('a longer deadline is kept when a shorter one is offered', async () => {
+  test('extending a timeout never shortens it', async () => {
     const sandbox = await client.create({ timeout_ms: 60_000 })
     const before = sandbox.info.expires_at
     expect(Date.parse((await sandbox.setTimeout(1000, true)).expires_at ?? '')).toBeGreaterThan(
@@ -359,7 +359,7 @@ async function until(done: () => boolean | Promise<boolean>): Promise<void> {
 }
 
 describe('the network of a running sandbox', () => {
-  test('is changed at once, on record, and only where there is one', async () => {
+  test('can be changed at once and is recorded; a sandbox without network is refused', async () => {
     const sandbox = await client.create({ network: { mode: 'fetch', allow_hosts: ['one.example'] } })
     const changed = await sandbox.setAllowHosts(['two.example'])
     expect(changed.network).toEqual({ mode: 'fetch', allow_hosts: ['two.example'] })
@@ -374,8 +374,8 @@ describe('the network of a running sandbox', () => {
   })
 })
 
-describe('skills', () => {
-  test('run by the name of an inspected one, never by a path', async () => {
+describe('running a skill', () => {
+  test('accepts only names of registered skills, never a path', async () => {
     for (const name of ['none', '..%2f..%2fetc', '%2ftmp'])
       expect((await home.call('POST', `/v1/skills/${name}/run`, { body: {} })).status).toBe(404)
   })

@@ -27,7 +27,7 @@ async function stop(server: Process): Promise<void> {
 describe('--log-format json', () => {
   const CANARY = 'canary-5b1f0c'
 
-  test('has one line per request and record, and no secret', async () => {
+  test('writes one line per request and record, without secrets', async () => {
     const home = join(base, 'log')
     mkdirSync(home)
     const server = await startProcess(home, { args: ['--log-format', 'json'] })
@@ -73,7 +73,7 @@ describe('--log-format json', () => {
     for (const secret of [CANARY, server.key, token]) expect(said).not.toContain(secret)
   }, 60_000)
 
-  test('refuses another format', async () => {
+  test('rejects an unknown format', async () => {
     const home = join(base, 'other')
     mkdirSync(home)
     await expect(startProcess(home, { args: ['--log-format', 'xml'] })).rejects.toThrow(
@@ -82,7 +82,7 @@ describe('--log-format json', () => {
   })
 })
 
-test('metrics count decisions, records, the store and webhooks, for a key that can do nothing else', async () => {
+test('metrics count decisions, records, the store and webhooks; their key has no other access', async () => {
   const hook = createServer((_, response) => response.writeHead(500).end())
   await new Promise<void>((resolve) => hook.listen(0, '127.0.0.1', resolve))
   const { port } = hook.address() as AddressInfo

@@ -32,7 +32,7 @@ afterAll(async () => {
 })
 
 describe('GET /v1/tenants', () => {
-  test('shows what each tenant may have and what it uses', async () => {
+  test('shows the limits and the usage of each tenant', async () => {
     const key = await home.key(['create', 'read', 'exec'], 'red')
     await home.key(['read'], 'blue')
     const made = await home.call('POST', '/v1/sandboxes', { key, body: { backend: 'bubblewrap' } })
@@ -49,7 +49,7 @@ describe('GET /v1/tenants', () => {
 })
 
 describe('GET /v1/settings', () => {
-  test('shows every setting, and of secrets only that there are some', async () => {
+  test('shows every setting, and of secrets only their presence', async () => {
     const answer = await home.call('GET', '/v1/settings')
     const find = (name: string) => answer.json.items.find((one: { name: string }) => one.name === name)
     expect(find('server.max_sandboxes')).toMatchObject({ value: 10, configured: true })
@@ -61,7 +61,7 @@ describe('GET /v1/settings', () => {
     expect((await home.call('GET', '/v1/settings', { key })).status).toBe(403)
   })
 
-  test('shows no password of the database', async () => {
+  test('hides the password of the database', async () => {
     const { operatorViews } = await import('../../src/compose/operator-views.ts')
     const { store, keys } = home.server.parts as unknown as Record<string, never>
     const current = () => ({
@@ -76,7 +76,7 @@ describe('GET /v1/settings', () => {
 })
 
 describe('GET /v1/egress', () => {
-  test('counts connections by host, for a tenant only its own', async () => {
+  test('counts connections by host; a tenant sees only its own', async () => {
     const red = await home.key(['create', 'read', 'exec'], 'red')
     const blue = await home.key(['create', 'read', 'exec'], 'blue')
     const made = await home.call('POST', '/v1/sandboxes', {

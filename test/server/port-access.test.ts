@@ -4,7 +4,7 @@ import { WebSocket } from 'ws'
 import { get } from '../e2b/kit.ts'
 import { type Answer, startTestServer, type TestServer } from './test-server.ts'
 
-/** Who reaches a port of a sandbox, and what the program behind it gets to see of who asks. */
+/** Who can reach a port of a sandbox, and what the program receives about the caller. */
 
 let home: TestServer
 let red: string
@@ -69,7 +69,7 @@ const byHeader = (made: Made, headers: Record<string, string> = {}): Promise<Ans
     headers: { 'e2b-sandbox-id': made.id.replace('_', ''), 'e2b-sandbox-port': '8079', ...headers },
   })
 
-/** Raw bytes in, all that comes back until the connection is closed. */
+/** Sends raw bytes and returns everything received until the connection is closed. */
 function raw(text: string, then = ''): Promise<string> {
   return new Promise((resolve, reject) => {
     const socket = connect(home.server.port, '127.0.0.1', () => socket.write(text))
@@ -85,7 +85,7 @@ function raw(text: string, then = ''): Promise<string> {
 }
 
 describe('a port of a /v1 sandbox', () => {
-  test('needs a key of its tenant, by whatever address it is called', async () => {
+  test('requires a key of its tenant, by host name and by header', async () => {
     const made = await serving(red)
     for (const ask of [byHost, byHeader]) {
       expect((await ask(made)).status).toBe(401)
@@ -101,7 +101,7 @@ describe('a port of a /v1 sandbox', () => {
     await home.call('DELETE', `/v1/sandboxes/${made.id}`, { key: red })
   })
 
-  test('is open to everybody who knows it when the sandbox was created so, unless the operator forbids it', async () => {
+  test('is public if the sandbox was created with public_ports, unless the operator forbids it', async () => {
     const made = await serving(red, { public_ports: true })
     for (const ask of [byHost, byHeader]) expect((await ask(made)).status).toBe(200)
     await home.call('DELETE', `/v1/sandboxes/${made.id}`, { key: red })
@@ -112,7 +112,7 @@ describe('a port of a /v1 sandbox', () => {
   })
 })
 
-test('the body of a request to a port is never a second request', async () => {
+test('a request body to a port cannot smuggle a second request', async () => {
   const { id } = await serving(red)
   const inner = 'GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n'
   const chunked = `${inner.length.toString(16)}\r\n${inner}\r\n0\r\n\r\n`
@@ -125,7 +125,7 @@ test('the body of a request to a port is never a second request', async () => {
   await home.call('DELETE', `/v1/sandboxes/${id}`, { key: red })
 })
 
-describe('E2B’s surface', () => {
+describe('the E2B API', () => {
   const create = async (key: string, body: Record<string, unknown> = {}): Promise<Answer> =>
     home.call('POST', '/sandboxes', {
       key: '',
@@ -134,7 +134,7 @@ describe('E2B’s surface', () => {
     })
   const ours = (made: Answer): string => made.json.sandboxID.replace(/^sb/, 'sb_')
 
-  test('keeps E2B’s default, and follows an operator who closes the ports of a tenant', async () => {
+  test('opens ports by default as E2B does, unless the operator closes the ports of the tenant', async () => {
     const open = await serve(red, ours(await create(red)))
     expect((await byHost(open)).status).toBe(200)
     const closed = await home.key(['create', 'exec', 'read'], 'closed')
@@ -145,7 +145,7 @@ describe('E2B’s surface', () => {
     for (const { id } of [open, shut]) await home.call('DELETE', `/v1/sandboxes/${id}`)
   })
 
-  test('a key that may only read gets no token, and neither does one that may not do what the token does', async () => {
+  test('shows access tokens only to keys that have the same rights as the token', async () => {
     const made = await create(red)
     const detail = (key: string) =>
       home.call('GET', `/sandboxes/${made.json.sandboxID}`, { key: '', headers: { 'x-api-key': key } })
@@ -159,7 +159,7 @@ describe('E2B’s surface', () => {
     await home.call('DELETE', `/v1/sandboxes/${ours(made)}`)
   })
 
-  test('the token of a sandbox does no more than the key that made it', async () => {
+  test('a sandbox token has no more rights than the key that created the sandbox', async () => {
     const made = await home.call('POST', '/v1/sandboxes', {
       key: await home.key(['create'], 'red'),
       body: {},
@@ -186,7 +186,7 @@ describe('E2B’s surface', () => {
     await home.call('DELETE', `/v1/sandboxes/${ours(made)}`)
   })
 
-  test('whatever a key gave out ends with the key', async () => {
+  test('revoking a key revokes its sandbox tokens, traffic tokens and upload URLs', async () => {
     const { key, id } = (
       await home.call('POST', '/v1/keys', { body: { scopes: ['create', 'exec', 'read'], tenant: 'red' } })
     ).json
@@ -215,7 +215,7 @@ describe('E2B’s surface', () => {
     await home.call('DELETE', `/v1/sandboxes/${own.id}`)
   })
 
-  test('an upload address expires, and opens nothing but its own file', async () => {
+  test('an upload URL expires and gives access only to its own file', async () => {
     const hash = 'b'.repeat(64)
     const link = await home.call('GET', `/templates/tpl/files/${hash}`, {
       key: '',
@@ -235,12 +235,12 @@ describe('E2B’s surface', () => {
   })
 })
 
-describe('an Upgrade to a port', () => {
+describe('an Upgrade request to a port', () => {
   const head = (id: string, path: string, more = ''): string =>
     `GET /v1/sandboxes/${id}/ports/8079${path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ${red}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n${more}\r\n`
   const NEXT = 'GET /v1/keys HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer of-somebody-else\r\n\r\n'
 
-  test('that is not agreed to ends like any answer: the program never has the connection', async () => {
+  test('that the program does not accept ends as a normal response; the program gets no raw connection', async () => {
     const { id } = await serving(red)
     const said = await raw(head(id, '/plain'), NEXT)
     expect(said).toMatch(/^HTTP\/1\.1 200 /)
@@ -248,7 +248,7 @@ describe('an Upgrade to a port', () => {
     expect(said).toMatch(/content-security-policy: sandbox/i)
     expect(said).not.toMatch(/set-cookie/i)
     expect(await got(red, id)).not.toContain('of-somebody-else')
-    // The control: what is agreed to is joined, so the program does hear what follows.
+    // Control: after an accepted upgrade, later bytes do reach the program.
     const joined = await raw(
       head(id, '/ws', 'Sec-WebSocket-Protocol: ringfence, bearer.abc, console.abc, mine\r\n'),
       'later bytes',
@@ -263,8 +263,8 @@ describe('an Upgrade to a port', () => {
   })
 })
 
-describe('a name of a port that cannot exist', () => {
-  test.each(['0', '00', '65536', '99999'])('%s: nothing of the server is there', async (port) => {
+describe('a host name with an invalid port', () => {
+  test.each(['0', '00', '65536', '99999'])('%s reaches no route of the server', async (port) => {
     const { id } = await home.call('POST', '/v1/sandboxes', { key: red, body: {} }).then(({ json }) => json)
     const host = `${port}-${id.replace('_', '')}.localhost`
     for (const path of ['/console/', '/healthz', '/v1/sandboxes', `/v1/sandboxes/${id}/ports/8079/`]) {
@@ -274,7 +274,7 @@ describe('a name of a port that cannot exist', () => {
   })
 })
 
-test('on the name of a port the paths of the server belong to the program', async () => {
+test('on the host name of a port, paths of the server API go to the program', async () => {
   const { id, host } = await serving(red, { public_ports: true })
   const { port } = new URL(home.server.url)
   const socket = new WebSocket(`ws://127.0.0.1:${port}/v1/sandboxes/${id}/pty`, {

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { until } from '../e2b/kit.ts'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** What a program inside may tell a browser about the server's own origin: nothing. */
+/** A program in a sandbox cannot set headers that apply to the server's own origin. */
 
 const ORIGIN_WIDE = {
   'Strict-Transport-Security': 'max-age=31536000; includeSubDomains',
@@ -79,16 +79,16 @@ const byHeaders = (path: string, more: string) =>
   head(path, 'localhost', `E2b-Sandbox-Id: ${id.replace('_', '')}\r\nE2b-Sandbox-Port: 8079\r\n${more}`)
 
 const KINDS = {
-  'an answer': ['/', 'Connection: close', 200],
+  'a response': ['/', 'Connection: close', 200],
   'a refused upgrade': ['/', `Connection: Upgrade\r\n${UPGRADE}`, 200],
   'an upgrade': ['/ws', `Connection: Upgrade\r\n${UPGRADE}`, 101],
 } as const
 
-describe.each(Object.entries(KINDS))('%s', (_, [path, more, status]) => {
+describe.each(Object.entries(KINDS))('headers of %s', (_, [path, more, status]) => {
   test.each([
     ['a path of the server', byPath],
     ['headers on the server’s name', byHeaders],
-  ])('at %s sets nothing for the server’s origin', async (_where, ask) => {
+  ])('to %s cannot change the server’s origin', async (_where, ask) => {
     const said = await ask(path, more)
     expect(said).toContain(`http/1.1 ${status} `)
     for (const name of Object.keys({ ...ORIGIN_WIDE, ...ALWAYS }))
@@ -96,7 +96,7 @@ describe.each(Object.entries(KINDS))('%s', (_, [path, more, status]) => {
     for (const name of Object.keys(OWN)) expect(said, name).toContain(`\n${name.toLowerCase()}:`)
   })
 
-  test('at the port’s own name speaks for that name, never for its parent', async () => {
+  test('to the port’s own host name apply to that host name, never to its parent domain', async () => {
     const said = await byName(path, more)
     expect(said).toContain(`http/1.1 ${status} `)
     for (const name of Object.keys(ALWAYS)) expect(said, name).not.toContain(`\n${name.toLowerCase()}:`)
@@ -105,18 +105,18 @@ describe.each(Object.entries(KINDS))('%s', (_, [path, more, status]) => {
   })
 })
 
-describe('a page', () => {
+describe('a page served through a port', () => {
   const policyOf = (said: string): string => /\ncontent-security-policy: (.*)\r/.exec(said)?.[1] ?? ''
 
   test.each([
     ['a path of the server', byPath],
     ['headers on the server’s name', byHeaders],
-  ])('at %s has an origin that nothing shares', async (_where, ask) => {
+  ])('at %s has an opaque origin', async (_where, ask) => {
     const policy = policyOf(await ask('/', 'Connection: close'))
     expect(policy).toMatch(/^sandbox /)
     expect(policy).not.toContain('allow-same-origin')
   })
 
-  test('at the port’s own name has that name as its origin', async () =>
+  test('at the port’s own host name has that name as its origin', async () =>
     expect(policyOf(await byName('/', 'Connection: close'))).toContain('allow-same-origin'))
 })

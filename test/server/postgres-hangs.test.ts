@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { hasPostgres, type Postgres, startPostgres } from './postgres.ts'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** A PostgreSQL that hangs: every process of it is stopped, so connections stand and nothing answers. */
+/** A PostgreSQL that hangs: all its processes are stopped, so connections stay open and get no answer. */
 
 let postgres: Postgres
 beforeAll(async () => {
@@ -16,47 +16,50 @@ const CONFIG = '[server]\ndatabase_timeout_secs = 1\ndrain_secs = 1\n'
 const open = (name: string): Promise<TestServer> =>
   startTestServer(CONFIG, { databaseUrl: postgres.fresh(name) })
 
-async function until(what: () => Promise<boolean>): Promise<void> {
+async function until(condition: () => Promise<boolean>): Promise<void> {
   for (let tries = 0; tries < 200; tries++) {
-    if (await what().catch(() => false)) return
+    if (await condition().catch(() => false)) return
     await new Promise((resolve) => setTimeout(resolve, 50))
   }
   throw new Error('it did not happen')
 }
 
-test.skipIf(!hasPostgres)('is a 503 with a reason, and all is well when it goes on', async () => {
-  const home = await open('answers')
-  const made = await home.call('POST', '/v1/sandboxes', { body: {} })
-  const path = `/v1/sandboxes/${made.json.id}`
-  postgres.freeze()
-  try {
-    const calls = [
-      home.call('GET', path),
-      home.call('POST', '/v1/sandboxes', { body: {} }),
-      home.call('POST', `${path}/exec`, { body: { command: 'true' } }),
-      ...Array.from({ length: 40 }, () => home.call('GET', '/v1/sandboxes')),
-    ]
-    for (const { status, json, headers } of await Promise.all(calls)) {
-      expect([status, json.code]).toEqual([503, 'store-unwritable'])
-      expect(json.message).toMatch(/the database does not respond|the store cannot be used/)
-      expect(json.hint).toBeTruthy()
-      expect(headers.get('retry-after')).toBe('5')
+test.skipIf(!hasPostgres)(
+  'while PostgreSQL hangs, requests get 503 with a reason; afterwards they work again',
+  async () => {
+    const home = await open('answers')
+    const made = await home.call('POST', '/v1/sandboxes', { body: {} })
+    const path = `/v1/sandboxes/${made.json.id}`
+    postgres.freeze()
+    try {
+      const calls = [
+        home.call('GET', path),
+        home.call('POST', '/v1/sandboxes', { body: {} }),
+        home.call('POST', `${path}/exec`, { body: { command: 'true' } }),
+        ...Array.from({ length: 40 }, () => home.call('GET', '/v1/sandboxes')),
+      ]
+      for (const { status, json, headers } of await Promise.all(calls)) {
+        expect([status, json.code]).toEqual([503, 'store-unwritable'])
+        expect(json.message).toMatch(/the database does not respond|the store cannot be used/)
+        expect(json.hint).toBeTruthy()
+        expect(headers.get('retry-after')).toBe('5')
+      }
+      const ready = await home.call('GET', '/readyz')
+      expect(ready.status, ready.text).toBe(503)
+    } finally {
+      postgres.thaw()
     }
-    const ready = await home.call('GET', '/readyz')
-    expect(ready.status, ready.text).toBe(503)
-  } finally {
-    postgres.thaw()
-  }
-  await until(
-    async () => (await home.call('POST', `${path}/exec`, { body: { command: 'true' } })).status === 200,
-  )
-  expect((await home.call('DELETE', path)).json).toMatchObject({ state: 'destroyed' })
-  expect((await home.call('GET', '/v1/audit/verify')).json).toMatchObject({ ok: true })
-  await home.close()
-})
+    await until(
+      async () => (await home.call('POST', `${path}/exec`, { body: { command: 'true' } })).status === 200,
+    )
+    expect((await home.call('DELETE', path)).json).toMatchObject({ state: 'destroyed' })
+    expect((await home.call('GET', '/v1/audit/verify')).json).toMatchObject({ ok: true })
+    await home.close()
+  },
+)
 
 test.skipIf(!hasPostgres)(
-  'a sandbox that expires meanwhile is no ghost: its end is recorded afterwards',
+  'a sandbox that expires while PostgreSQL hangs is recorded as ended afterwards',
   async () => {
     const home = await open('ghosts')
     const made = await home.call('POST', '/v1/sandboxes', { body: { timeout_ms: 500 } })
@@ -88,7 +91,7 @@ test.skipIf(!hasPostgres)(
   },
 )
 
-test.skipIf(!hasPostgres)('a shutdown comes to its end', async () => {
+test.skipIf(!hasPostgres)('a shutdown completes while PostgreSQL hangs', async () => {
   const home = await open('shutdown')
   for (let count = 0; count < 3; count++) await home.call('POST', '/v1/sandboxes', { body: {} })
   postgres.freeze()

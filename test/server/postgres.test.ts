@@ -6,18 +6,18 @@ import { startTestServer, type TestServer } from './test-server.ts'
 /** The whole server on PostgreSQL, and two of them on one database. */
 
 let postgres: Postgres
-const houses: TestServer[] = []
+const servers: TestServer[] = []
 beforeAll(async () => {
   postgres = await startPostgres()
 })
 afterAll(async () => {
-  for (const home of houses) await home.close()
+  for (const home of servers) await home.close()
   await postgres.stop()
 })
 
-test('works the same, keeps its trail, and leaves a neighbour on the same database alone', async () => {
-  for (let at = 0; at < 2; at++) houses.push(await startTestServer('', { databaseUrl: postgres.url }))
-  const [one, two] = houses.map(
+test('a server on PostgreSQL works as on SQLite, and does not affect another server on the same database', async () => {
+  for (let at = 0; at < 2; at++) servers.push(await startTestServer('', { databaseUrl: postgres.url }))
+  const [one, two] = servers.map(
     ({ server, admin }) => new RingfenceClient({ url: server.url, apiKey: admin }),
   )
   const theirs = await two?.create({ agent_id: 'theirs' })
@@ -26,7 +26,7 @@ test('works the same, keeps its trail, and leaves a neighbour on the same databa
   expect((await one?.create({ agent_id: 'mine' }, { idempotencyKey: 'k' }))?.id).toBe(sandbox?.id)
   expect(await sandbox?.close()).toMatchObject({ state: 'destroyed', reason: 'killed' })
   expect(await one?.verifyAudit()).toMatchObject({ ok: true })
-  const first = houses.shift() as TestServer
+  const first = servers.shift() as TestServer
   await first.close()
   expect((await theirs?.exec('echo still'))?.stdout).toBe('still\n')
   expect(await two?.verifyAudit()).toMatchObject({ ok: true })

@@ -13,12 +13,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { childrenOf } from '../../src/host/system.ts'
 
-/** A real PostgreSQL of our own: its own directory, its own socket, nobody else's port. */
+/** A real PostgreSQL for the tests, with its own directory and unix socket, by default without a TCP port. */
 export type Postgres = {
   readonly url: string
   /** An empty database on the same server. */
   readonly fresh: (name: string) => string
-  /** Stops every process of it where it stands (SIGSTOP), until `thaw`. */
+  /** Stops all its processes (SIGSTOP), until `thaw`. */
   readonly freeze: () => void
   readonly thaw: () => void
   /** Stops it, which cuts all connections, and starts it again. */
@@ -38,8 +38,14 @@ function programs(): string | undefined {
 
 export const hasPostgres = programs() !== undefined
 
-/** `address`: where it also listens for TCP, for clients in that network. */
-export async function startPostgres({ address }: { readonly address?: string } = {}): Promise<Postgres> {
+/** `address`: where it also listens for TCP, for clients in that network and in `clients`. */
+export async function startPostgres({
+  address,
+  clients,
+}: {
+  readonly address?: string
+  readonly clients?: string
+} = {}): Promise<Postgres> {
   const bin = programs()
   if (!bin) throw new Error('postgresql is not installed: npm run setup')
   const dir = mkdtempSync(join(tmpdir(), 'rf-pg-'))
@@ -65,7 +71,8 @@ export async function startPostgres({ address }: { readonly address?: string } =
     '-c',
     'max_connections=60',
   ]
-  if (address) appendFileSync(join(data, 'pg_hba.conf'), 'host all all samenet trust\n')
+  for (const from of address ? ['samenet', ...(clients ? [clients] : [])] : [])
+    appendFileSync(join(data, 'pg_hba.conf'), `host all all ${from} trust\n`)
   const [file, ...args] = argv as [string, ...string[]]
   const url = (name: string): string =>
     address

@@ -30,19 +30,22 @@ const refusal = (file: string) => ({
   hint: `chmod 600 '${file}'`,
 })
 
-test.each(['sandbox-tokens.key', 'webhook-secrets.key', 'keys/trail.json'])('%s', async (name) => {
-  await serve()
-  const file = join(state, name)
-  expect(existsSync(file)).toBe(true)
-  for (const mode of [0o644, 0o640, 0o606]) {
-    chmodSync(file, mode)
-    await expect(serve(), mode.toString(8)).rejects.toMatchObject(refusal(file))
-  }
-  chmodSync(file, 0o600)
-  await serve()
-})
+test.each(['sandbox-tokens.key', 'webhook-secrets.key', 'keys/trail.json'])(
+  'the server does not start if other users can access %s',
+  async (name) => {
+    await serve()
+    const file = join(state, name)
+    expect(existsSync(file)).toBe(true)
+    for (const mode of [0o644, 0o640, 0o606]) {
+      chmodSync(file, mode)
+      await expect(serve(), mode.toString(8)).rejects.toMatchObject(refusal(file))
+    }
+    chmodSync(file, 0o600)
+    await serve()
+  },
+)
 
-test('the key of a certificate', async () => {
+test('the server does not start if other users can access the private key of its certificate', async () => {
   const [tlsKey, tlsCert] = [join(dir, 'key.pem'), join(dir, 'cert.pem')]
   const curve = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '1']
   execFileSync(
@@ -57,7 +60,7 @@ test('the key of a certificate', async () => {
   await serve({ tlsKey, tlsCert })
 })
 
-test('the key of a cluster', () => {
+test('a cluster key that other users can access is refused', () => {
   const file = join(dir, 'cluster.key')
   ClusterKey.create().save(file)
   expect(ClusterKey.load(file)).toBeDefined()

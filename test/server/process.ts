@@ -5,7 +5,7 @@ import { createInterface } from 'node:readline'
 import { packageRoot } from '../conformance/world.ts'
 import { type Answer, type CallOptions, callAt } from './test-server.ts'
 
-/** The built server as a process of its own, to be killed. */
+/** The built server as a separate process, which tests can kill. */
 export type Process = {
   readonly child: ChildProcess
   readonly pid: number
@@ -68,7 +68,7 @@ export async function startProcess(
   }
 }
 
-/** Every process below this one, each with the moment of its birth: a pid alone may be used again. */
+/** All descendants of this process with their start times: a PID alone may be reused. */
 export function descendants(root: number): string[] {
   const parents = new Map<number, { parent: number; start: string }>()
   for (const name of readdirSync('/proc')) {

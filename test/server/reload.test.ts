@@ -7,7 +7,7 @@ import { FULL, startTestServer } from './test-server.ts'
 
 const TIMES = FULL ? 1000 : 25
 
-test(`${TIMES} reloads under load lose nothing, and every record names its policy`, async () => {
+test(`${TIMES} reloads under load fail no request, and every record names its policy`, async () => {
   const home = await startTestServer('[server]\nrequests_per_second = 100000\n')
   const file = join(home.dir, 'ringfence.toml')
   const made = await home.call('POST', '/v1/sandboxes', { body: { backend: 'mock' } })
@@ -57,7 +57,7 @@ test(`${TIMES} reloads under load lose nothing, and every record names its polic
   await home.close()
 }, 3_600_000)
 
-test('TLS: on any address, with a certificate', async () => {
+test('TLS works on any address with a certificate', async () => {
   const scratch = await startTestServer()
   const [cert, key] = [join(scratch.dir, 'cert.pem'), join(scratch.dir, 'key.pem')]
   const subject = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost,IP:127.0.0.1']

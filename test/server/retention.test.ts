@@ -17,7 +17,7 @@ import { Retention } from '../../src/supervisor/telemetry/retention.ts'
 import { type Postgres, startPostgres } from './postgres.ts'
 import { startTestServer } from './test-server.ts'
 
-/** What ended long ago goes, on both engines; whatever else there is stays. */
+/** Records of sandboxes that ended long ago are deleted, on both databases; everything else stays. */
 
 const DAY = 24 * 3_600_000
 const NOW = Date.parse('2031-05-01T12:00:00Z')
@@ -78,7 +78,7 @@ const approvalRow = (id: string, sandboxId: string): ApprovalRow => ({
   instance: 'me',
 })
 
-describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
+describe.each(['sqlite', 'postgres'] as const)('retention on %s', (kind) => {
   let home: string
   let store: Store
   let trail: StoreTrail
@@ -125,7 +125,7 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     new StoreTrailReader(home, store).query({ tenant, limit: 1000 }).then((all) => all.slice())
   const noted = async () => (await records()).filter(({ event }) => event === 'Pruning')
 
-  test('what ended long ago goes with its name and its questions, and that is on record', async () => {
+  test('sandboxes that ended long ago are deleted with their idempotency keys and approvals, and this is recorded', async () => {
     await put('sb_a')
     await put('sb_b', { state: 'failed', reason: 'crashed' })
     await ask('ap_a', 'sb_a', OLD)
@@ -140,7 +140,7 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     expect((await noted()).length).toBe(1)
   })
 
-  test('what lives, waits, is asked about or ended lately stays, with all that is its own', async () => {
+  test('running, recently ended or reviewed sandboxes and those with open approvals stay, with all their records', async () => {
     const never = { endedAt: null }
     await put('sb_ready', { state: 'ready', ...never })
     await put('sb_paused', { state: 'paused', ...never })
@@ -164,13 +164,13 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
       expect(await findApproval(store, id)).toBeDefined()
     expect(await findIdempotency(store, 'red', 'ready')).toBeDefined()
     expect(await noted()).toEqual([])
-    // Once its changes are applied or dropped it is like any other.
+    // After its changes are applied or dropped, the sandbox can be deleted too.
     reviews = []
     expect(await retention().pass()).toMatchObject({ sandboxes: 1, approvals: 1 })
     expect(await findSandbox(store, 'sb_0abc')).toBeUndefined()
   })
 
-  test('whatever the caller believes, the store removes nothing that lives', async () => {
+  test('the store itself never deletes a sandbox that runs or has an open approval', async () => {
     const { forgetSandboxes } = await import('../../src/store/retention.ts')
     await put('sb_ready', { state: 'ready', endedAt: null })
     await put('sb_asked')
@@ -181,7 +181,7 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     expect(await left()).toEqual(['sb_asked', 'sb_ready'])
   })
 
-  test('a neighbour’s go a day later than our own', async () => {
+  test('sandboxes of another server are deleted one day later than our own', async () => {
     await put('sb_mine', { endedAt: NOW - 30 * DAY - 1 })
     await put('sb_theirs', { endedAt: NOW - 30 * DAY - 1, instance: 'you' })
     await put('sb_left', { endedAt: NOW - 31 * DAY - 1, instance: 'you' })
@@ -189,7 +189,7 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     expect(await left()).toEqual(['sb_theirs'])
   })
 
-  test('a tenant still reads its own part of the trail, and no other’s', async () => {
+  test('a tenant can still read its own audit records, and no others', async () => {
     await put('sb_red')
     await put('sb_blue', { tenant: 'blue' })
     for (const sandbox_id of ['sb_red', 'sb_blue'])
@@ -203,11 +203,11 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     expect(await new StoreTrailReader(home, store).verify()).toMatchObject({ ok: true })
   })
 
-  test('a pass has an end, and those that stay never hide the ones behind them', async () => {
+  test('a pass is bounded, and sandboxes that must stay do not block later ones', async () => {
     const all = Array.from({ length: 1150 }, (_, n) => n)
     const id = (n: number): string => `sb_${String(n).padStart(4, '0')}`
     const spec = '{"review":true}'
-    // The oldest thousand and more wait for a person; behind them are some that may go.
+    // The oldest 1100 have changes to review; the 50 after them can be deleted.
     await Promise.all(all.map((n) => put(id(n), { endedAt: OLD - 5000 + n, ...(n < 1100 && { spec }) })))
     reviews = all.slice(0, 1100).map((n) => reviewId(id(n)))
     const passes = retention()
@@ -219,7 +219,7 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     expect((await noted()).map(({ sandboxes }) => sandboxes)).toEqual([50, 1000, 100])
   })
 
-  test('without its record nothing goes', async () => {
+  test('nothing is deleted if the audit record cannot be written', async () => {
     await put('sb_a')
     const broken = retention({
       trail: {
@@ -241,7 +241,7 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
     expect(await passes.pass()).toMatchObject({ sandboxes: 1 })
   })
 
-  test('files of builds go by their last use; archives stay', async () => {
+  test('uploads of builds are deleted by last use; archives of snapshots stay', async () => {
     const dir = join(home, 'templates')
     const hash = (digit: string): string => digit.repeat(64)
     const files = [`upload-red-${hash('a')}`, `upload-red-${hash('b')}`, 'snp_1-0.tar', 'snp_2-0.tar.tmp']
@@ -261,11 +261,11 @@ describe.each(['sqlite', 'postgres'] as const)('%s', (kind) => {
   })
 })
 
-describe('the server', () => {
+describe('a server', () => {
   const aged = (store: Store, id: string): Promise<unknown> =>
     store.write((tx) => tx.run('UPDATE sandboxes SET ended_at = ? WHERE id = ?', [Date.now() - 40 * DAY, id]))
 
-  test('prunes at start; a reload applies the new value; changes that wait stay', async () => {
+  test('prunes at start, applies keep_days after a reload, and keeps sandboxes with unapplied changes', async () => {
     const home = await startTestServer('[server]\nkeep_days = 400\n')
     const file = join(home.dir, 'ringfence.toml')
     const workspace = join(home.dir, 'ws')
@@ -298,7 +298,7 @@ describe('the server', () => {
     await home.server.close()
     const env = { PATH: process.env.PATH, HOME: home.dir, RINGFENCE_HOME: join(home.dir, 'state') }
     const again = await startServer({ port: 0, config: file, env, cwd: home.dir })
-    // The one that began with the server, or, if it has ended, one that finds nothing more.
+    // Waits for the pass that started with the server; if that has ended, a new pass finds nothing.
     await again.prune()
     expect(await findSandbox(again.store, reviewed.id)).toBeUndefined()
     expect((await again.parts.trail.query({ events: ['Pruning'], limit: 10 })).length).toBe(2)

@@ -15,7 +15,7 @@ import { RingfenceClient } from '../../src/client/index.ts'
 import { startServer } from '../../src/compose/serve.ts'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** Review on the server: what a sandbox writes waits, is looked at, and becomes real by an operator's word alone. */
+/** Review on the server: changes of a sandbox are held back and shown, and only an operator can apply them. */
 
 let home: TestServer
 let client: RingfenceClient
@@ -43,7 +43,7 @@ const trail = async (id: string): Promise<Record<string, unknown>[]> =>
   (await home.call('GET', `/v1/audit?event=Review&sandbox_id=${id}`)).json.items
 
 describe('a reviewed sandbox', () => {
-  test('shows what it changed, and nothing of it is real', async () => {
+  test('shows its changes without applying them', async () => {
     const sandbox = await open()
     await sandbox.exec(
       'echo three >> README.md; rm old.txt; mkdir -p new/deep; echo x > new/deep/file; chmod 700 docs/a.md; ln -s README.md link',
@@ -76,7 +76,7 @@ describe('a reviewed sandbox', () => {
     await sandbox.close()
   })
 
-  test('some are applied while it runs, with the directories around them; it goes on, and so does the review', async () => {
+  test('can apply some changes while it runs, with their parent directories', async () => {
     const sandbox = await open()
     await sandbox.exec('mkdir -p new/deep; echo x > new/deep/file; echo y > other; echo three >> README.md')
     expect(await sandbox.apply({ paths: [at('new/deep/file'), at('README.md')] })).toEqual({
@@ -86,7 +86,7 @@ describe('a reviewed sandbox', () => {
     })
     expect(readFileSync(at('new/deep/file'), 'utf8')).toBe('x\n')
     expect(existsSync(at('other'))).toBe(false)
-    // What was applied can be changed again, and applied again: it was nobody else's hand.
+    // An applied file can be changed and applied again: nobody else changed it.
     await sandbox.exec('echo four >> README.md; rm -r new')
     expect((await sandbox.apply()).refused).toEqual([])
     expect(readFileSync(at('README.md'), 'utf8')).toBe('one\ntwo\nthree\nfour\n')
@@ -101,7 +101,7 @@ describe('a reviewed sandbox', () => {
     await sandbox.close()
   })
 
-  test('what changed since it was looked at is not applied', async () => {
+  test('does not apply a change that was modified after it was shown', async () => {
     const sandbox = await open()
     await sandbox.exec('echo three >> README.md; echo fine > fine')
     const seen = Object.fromEntries((await sandbox.changes()).items.map((one) => [one.path, one.version]))
@@ -117,7 +117,7 @@ describe('a reviewed sandbox', () => {
     await sandbox.close()
   })
 
-  test('an original that somebody else changed meanwhile stays as it is', async () => {
+  test('does not overwrite an original that was changed by somebody else', async () => {
     const sandbox = await open()
     await sandbox.exec('echo three >> README.md')
     writeFileSync(at('README.md'), 'mine\n')
@@ -128,11 +128,11 @@ describe('a reviewed sandbox', () => {
     await sandbox.close()
   })
 
-  test('no link on the way leads out: neither the text nor the copy is the host’s', async () => {
+  test('follows no symlink out of the workspace, neither to show nor to apply a file', async () => {
     writeFileSync(join(home.dir, 'secret'), 'the host’s secret')
     const sandbox = await open()
     await sandbox.exec('echo mine > docs/secret')
-    // Somebody else who shares the directory puts a link where a directory was.
+    // Another user of the directory replaces a directory by a symlink.
     renameSync(at('docs'), at('moved'))
     symlinkSync(home.dir, at('docs'))
     const listed = await home.call('GET', `/v1/sandboxes/${sandbox.id}/review`)
@@ -144,7 +144,7 @@ describe('a reviewed sandbox', () => {
     await sandbox.close()
   })
 
-  test('its changes wait when it has ended; then they are applied or dropped', async () => {
+  test('keeps its changes after its end until they are applied or dropped', async () => {
     const sandbox = await open()
     await sandbox.exec('echo kept > kept')
     await expect(sandbox.drop()).rejects.toMatchObject({ code: 'wrong-state' })
@@ -163,7 +163,7 @@ describe('a reviewed sandbox', () => {
     expect((await trail(other.id)).map(({ state }) => state)).toEqual(['dropped'])
   })
 
-  test('a tenant sees its own changes by the names of the inside, and has not the word over them', async () => {
+  test('shows a tenant its changes by their paths in the sandbox; the tenant cannot apply them', async () => {
     const key = await home.key(['create', 'exec', 'read'], 'red')
     const red = new RingfenceClient({ url: home.server.url, apiKey: key })
     const mounts = [{ source: workspace, target: '/project', mode: 'rw' as const }]
@@ -178,7 +178,7 @@ describe('a reviewed sandbox', () => {
     await sandbox.close()
   })
 
-  test('is paused and stays so while changes are applied', async () => {
+  test('stays paused while changes are applied', async () => {
     const sandbox = await open()
     await sandbox.exec('echo three >> README.md')
     await sandbox.pause()
@@ -190,7 +190,7 @@ describe('a reviewed sandbox', () => {
   })
 })
 
-test('where changes cannot be kept apart the sandbox is refused by name', async () => {
+test('a backend that cannot hold changes back for review is refused with its name', async () => {
   for (const backend of ['native', 'docker', 'microvm', 'gvisor', 'e2b'])
     await expect(open({ backend })).rejects.toMatchObject({
       code: 'unsupported',
@@ -202,7 +202,7 @@ test('where changes cannot be kept apart the sandbox is refused by name', async 
   await plain.close()
 })
 
-test('a restart loses no changes', async () => {
+test('unapplied changes survive a restart of the server', async () => {
   const env = { PATH: process.env.PATH, HOME: home.dir, RINGFENCE_HOME: join(home.dir, 'other') }
   const first = await startServer({ port: 0, env, cwd: home.dir })
   const key = (await first.parts.keys.create({ scopes: ['create', 'exec', 'read', 'admin'] })).secret
@@ -218,8 +218,8 @@ test('a restart loses no changes', async () => {
   await second.close()
 })
 
-describe('the list of what waits', () => {
-  test('holds the sandboxes that have ended, with a count that nobody walks for', async () => {
+describe('the list of reviews', () => {
+  test('contains ended sandboxes with unapplied changes, with their stored count', async () => {
     const [ended, running, quiet] = [await open({ agent_id: 'codex' }), await open(), await open()]
     for (const one of [ended, running]) await one.exec('echo three >> README.md; echo x > x')
     await Promise.all([ended.close(), quiet.close()])
@@ -233,13 +233,13 @@ describe('the list of what waits', () => {
     expect((await mine()).map(({ changes }) => changes)).toEqual([1])
     await ended.drop()
     expect(await mine()).toEqual([])
-    // One of its two is real by now, by the other's word.
+    // One of its two changes was already applied through the other sandbox.
     await running.close()
     expect((await mine()).map(({ id, changes }) => [id, changes])).toEqual([[running.id, 1]])
     await running.drop()
   })
 
-  test('is each tenant’s own', async () => {
+  test('shows a tenant only its own sandboxes', async () => {
     const key = await home.key(['create', 'exec', 'read'], 'green')
     const sandbox = await open()
     await sandbox.exec('echo x > x')
@@ -249,7 +249,7 @@ describe('the list of what waits', () => {
     await sandbox.drop()
   })
 
-  test('knows after a crash what it could not count, and forgets where nothing waits', async () => {
+  test('counts changes after a crash, and drops sandboxes without changes', async () => {
     const env = { PATH: process.env.PATH, HOME: home.dir, RINGFENCE_HOME: join(home.dir, 'crashed') }
     const first = await startServer({ port: 0, env })
     const { secret } = await first.parts.keys.create({ scopes: ['create', 'exec', 'read', 'admin'] })
@@ -261,7 +261,7 @@ describe('the list of what waits', () => {
     await changed.exec('echo x > x')
     await Promise.all([changed.close(), empty.close()])
     await first.close()
-    // As a crash leaves them: nobody counted, and the place of the one that changed nothing is still there.
+    // The state after a crash: no counts, and the directory of the unchanged sandbox still exists.
     const home_ = (id: string): string => join(env.RINGFENCE_HOME, 'reviews', id.replace('sb_', 'rv_'))
     const { waiting, ...record } = JSON.parse(readFileSync(join(home_(changed.id), 'review.json'), 'utf8'))
     expect(waiting).toBe(1)

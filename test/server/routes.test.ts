@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** The whole way: HTTP, supervisor, gate, bubblewrap, trail. */
+/** End to end: HTTP, supervisor, gate, bubblewrap, audit log. */
 
 let home: TestServer
 beforeAll(async () => {
@@ -10,7 +10,7 @@ beforeAll(async () => {
 afterAll(() => home.close())
 
 describe('a sandbox over HTTP', () => {
-  test('is made, runs a command, and is gone', async () => {
+  test('is created, runs a command, and is destroyed', async () => {
     const made = await home.call('POST', '/v1/sandboxes', {
       body: { metadata: { a: 'b' }, agent_id: 'agent-7' },
     })
@@ -52,7 +52,7 @@ const create = async (body: object = {}): Promise<string> => {
   return made.json.id as string
 }
 
-describe('files', () => {
+describe('files over HTTP', () => {
   test('are written, read, listed, described and removed as streams', async () => {
     const id = await create()
     const big = Buffer.alloc(3 * 1024 * 1024, 'x')
@@ -74,8 +74,8 @@ describe('files', () => {
   })
 })
 
-describe('commands', () => {
-  test('stream, take input, and can be taken up again from any point', async () => {
+describe('commands over HTTP', () => {
+  test('stream their output, take input, and can be re-attached at any point', async () => {
     const id = await create()
     const started = await home.call('POST', `/v1/sandboxes/${id}/exec`, {
       body: { command: 'while read line; do echo "got $line"; done', stdin_open: true, background: true },
@@ -104,14 +104,14 @@ describe('commands', () => {
       outcome: { kind: 'exited', code: 0 },
     })
     await home.call('DELETE', `/v1/sandboxes/${id}`)
-    // From the trail, once nothing of it is in memory.
+    // From the audit log, after the output has left memory.
     expect((await home.call('GET', `/v1/sandboxes/${id}/execs/${exec}`)).json).toMatchObject({
       state: 'ended',
       outcome: { kind: 'exited', code: 0 },
     })
   })
 
-  test('get signals, time limits and input given at once', async () => {
+  test('accept signals, time limits and input in the request', async () => {
     const id = await create()
     const run = (body: object) => home.call('POST', `/v1/sandboxes/${id}/exec`, { body })
     expect((await run({ argv: ['cat'], stdin: 'hello' })).json).toMatchObject({ stdout: 'hello' })
@@ -131,8 +131,8 @@ describe('commands', () => {
   })
 })
 
-describe('a pause', () => {
-  test('holds everything, and what was running goes on afterwards', async () => {
+describe('pausing a sandbox', () => {
+  test('stops its processes; they continue after resume', async () => {
     const id = await create()
     const at = `/v1/sandboxes/${id}`
     await home.call('POST', `${at}/exec`, {
@@ -152,7 +152,7 @@ describe('a pause', () => {
     await home.call('DELETE', at)
   })
 
-  test('leaves no file under way hanging: each is done or refused', { timeout: 60_000 }, async () => {
+  test('completes or refuses every write under way', { timeout: 60_000 }, async () => {
     const id = await create()
     const at = `/v1/sandboxes/${id}`
     for (let round = 0; round < 20; round++) {
@@ -171,7 +171,9 @@ describe('snapshots and forks', () => {
   const said = async (id: string, command: string, key = home.admin): Promise<string> =>
     (await home.call('POST', `/v1/sandboxes/${id}/exec`, { key, body: { command } })).json.stdout
 
-  test('a fork has the files of its moment, and then its own', { timeout: 60_000 }, async () => {
+  test('a fork has the files of that moment, and its own changes afterwards', {
+    timeout: 60_000,
+  }, async () => {
     const id = await create()
     await said(id, 'mkdir /tmp/deep && echo one > /tmp/deep/note && chmod 640 /tmp/deep/note')
     const forked = await home.call('POST', `/v1/sandboxes/${id}/fork`, { body: {} })
@@ -185,7 +187,7 @@ describe('snapshots and forks', () => {
     for (const one of [id, forked.json.id]) await home.call('DELETE', `/v1/sandboxes/${one}`)
   })
 
-  test('a snapshot outlives its sandbox and is its tenant’s alone', { timeout: 60_000 }, async () => {
+  test('a snapshot outlives its sandbox and belongs to its tenant', { timeout: 60_000 }, async () => {
     const id = await create()
     await said(id, 'echo kept > /tmp/note')
     const snapshot = await home.call('POST', `/v1/sandboxes/${id}/snapshot`, { body: { name: 'good' } })
@@ -205,7 +207,7 @@ describe('snapshots and forks', () => {
     expect((await home.call('POST', '/v1/sandboxes', { body: { template: 'good' } })).status).toBe(404)
   })
 
-  test('what is paused is not snapshotted, and what a backend cannot is named', async () => {
+  test('a paused sandbox and a backend without snapshots are refused', async () => {
     const id = await create()
     await home.call('POST', `/v1/sandboxes/${id}/pause`, { body: {} })
     for (const verb of ['snapshot', 'fork'])

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** Secrets that a server lends: to whom, for which place, and what a reload does to them. */
+/** Secrets declared by the operator: for which tenant, for which host, and the effect of a reload. */
 
 const [FIRST, SECOND] = ['value-one-0123456789', 'value-two-0123456789']
 const OWN = 'the-server-s-own-0123456789'
@@ -64,7 +64,7 @@ async function reload(config: string, status = 200): Promise<string> {
 const make = (key: string, secret: string) =>
   home.call('POST', '/v1/sandboxes', { key, body: { secrets: [secret], network: { mode: 'fetch' } } })
 
-/** What the server of that place was given when a command in the sandbox called it. */
+/** The credential that the test server received when a command in the sandbox called it. */
 async function carried(id: string): Promise<{ readonly given: string | undefined; readonly said: string }> {
   seen.length = 0
   const command = `curl -s -i --noproxy "" -H "authorization: $TOKEN" http://${at}/; echo "[$TOKEN]"`
@@ -76,7 +76,7 @@ async function carried(id: string): Promise<{ readonly given: string | undefined
   return { given: seen[0], said: json.stdout }
 }
 
-describe('a secret of the operator', () => {
+describe('a secret declared by the operator', () => {
   test('is available to its tenant for its host; a reload replaces or withdraws it in running sandboxes', async () => {
     const made = await make(red, `TOKEN=LENT@http://${at}`)
     expect(made.status, made.text).toBe(201)
@@ -103,7 +103,7 @@ describe('a secret of the operator', () => {
     await reload(declared(join(home.dir, 'value')))
   })
 
-  test('is not available to others, nor for another host', async () => {
+  test('is not available to other tenants or for another host', async () => {
     const other = await make(blue, `TOKEN=LENT@http://${at}`)
     expect(other, other.text).toMatchObject({ status: 403, json: { code: 'forbidden' } })
     for (const key of [red, home.admin]) {
@@ -113,7 +113,7 @@ describe('a secret of the operator', () => {
   })
 })
 
-test('a variable of the server’s own environment is the operator’s alone', async () => {
+test('a variable of the server’s environment is available to the operator only', async () => {
   const secret = `TOKEN=OWN_TOKEN@http://${at}`
   for (const key of [red, blue]) {
     const refused = await make(key, secret)
@@ -125,7 +125,7 @@ test('a variable of the server’s own environment is the operator’s alone', a
   await home.call('DELETE', `/v1/sandboxes/${operator.json.id}`)
 })
 
-test('a declared secret over HTTPS: the sandbox starts whatever the size of the system’s bundle', async () => {
+test('a declared secret over HTTPS works with a large CA bundle of the system', async () => {
   const file = join(home.dir, 'value')
   await reload(declared(file).replace(`"http://${at}"`, '"api.outside.example"'))
   const made = await make(red, 'TOKEN=LENT@api.outside.example')

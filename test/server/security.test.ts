@@ -8,7 +8,7 @@ import { ROUTES } from '../../src/server/app.ts'
 import type { Route } from '../../src/server/route.ts'
 import { type Answer, FULL, startTestServer, type TestServer } from './test-server.ts'
 
-/** Two tenants, every route: nobody sees the other, and everybody sees their own (or the proof would be empty). */
+/** Two tenants on every route: neither reaches a sandbox of the other, and each reaches its own (the control). */
 
 let home: TestServer
 const tenants: {
@@ -45,7 +45,7 @@ beforeAll(async () => {
 })
 afterAll(() => home.close())
 
-/** Each may write its own directory of the host, and nothing else of it. */
+/** Each tenant may write its own directory of the host, and no other. */
 async function grantWorkspaces(): Promise<void> {
   const tables = ['red', 'blue'].map(
     (name) => `[[tenant]]\nname = "${name}"\nhost_paths = [{ path = "${workspaceOf(name)}", mode = "rw" }]\n`,
@@ -67,11 +67,12 @@ function sample(route: Route, own: Sampled): { path: string; body?: unknown } {
     .replace(':exec', own.exec)
     .replace(':port', '1')
     .replace('*', 'x')
-  const place = /diff$/.test(path) ? own.changed : /list|watch/.test(path) ? '/tmp' : '/tmp/own'
-  const query = /files|diff$/.test(path) ? `?path=${place}` : ''
+  const filePath = /diff$/.test(path) ? own.changed : /list|watch/.test(path) ? '/tmp' : '/tmp/own'
+  const query = /files|diff$/.test(path) ? `?path=${filePath}` : ''
   const bodies: Readonly<Record<string, unknown>> = {
     exec: { argv: ['true'] },
     stdin: { exec_id: own.exec, data: 'x' },
+    resize: { exec_id: own.exec, terminal: { cols: 80, rows: 24 } },
     signal: { exec_id: own.exec },
     timeout: { timeout_ms: 60_000 },
     network: { allow_hosts: [] },
@@ -106,7 +107,7 @@ describe('two tenants', () => {
     ofSandbox
       .filter(({ method }) => method !== 'DELETE')
       .map((route) => [methodOf(route), route.path, route] as const),
-  )('%s %s: the other’s does not exist, one’s own does', async (method, _, route) => {
+  )('%s %s: a sandbox of the other tenant does not exist', async (method, _, route) => {
     const [red, blue] = tenants as [(typeof tenants)[number], (typeof tenants)[number]]
     for (const [own, other] of [
       [red, blue],
@@ -114,7 +115,7 @@ describe('two tenants', () => {
     ] as const) {
       const { path, body } = sample(route, own)
       if (route.scope === 'admin') {
-        // The operator's word: no tenant has it, neither over the other's nor over one's own.
+        // Admin routes: no tenant may use them, not even for its own sandboxes.
         for (const { key } of [own, other]) expect(await status(key, method, path, body)).toBe(403)
         for (const { token } of [own, other]) expect(await status(token, method, path, body)).toBe(401)
         expect(await status(home.admin, method, path, body)).not.toBe(403)
@@ -130,7 +131,7 @@ describe('two tenants', () => {
     }
   })
 
-  test('deletes only one’s own', async () => {
+  test('delete only their own sandboxes', async () => {
     const [red, blue] = tenants as [(typeof tenants)[number], (typeof tenants)[number]]
     const made = await home.call('POST', '/v1/sandboxes', { key: red.key, body: {} })
     const path = `/v1/sandboxes/${made.json.id}`
@@ -140,7 +141,7 @@ describe('two tenants', () => {
     expect((await home.call('DELETE', path, { key: blue.key })).status).toBe(404)
   })
 
-  test('lists, trails and idempotency keys are apart', async () => {
+  test('have separate lists, audit logs and idempotency keys', async () => {
     const [red, blue] = tenants as [(typeof tenants)[number], (typeof tenants)[number]]
     const list = await home.call('GET', '/v1/sandboxes', { key: red.key })
     expect(list.json.items.map(({ tenant }: { tenant: string }) => tenant)).not.toContain('blue')
@@ -162,7 +163,7 @@ describe('two tenants', () => {
       await home.call('DELETE', `/v1/sandboxes/${made.json.id}`, { key })
   })
 
-  test('terminals and sockets are apart too', async () => {
+  test('have separate terminals and sockets', async () => {
     const [red, blue] = tenants as [(typeof tenants)[number], (typeof tenants)[number]]
     const opens = (key: string, id: string): Promise<boolean> =>
       new Promise((resolve) => {
@@ -177,9 +178,9 @@ describe('two tenants', () => {
   })
 })
 
-describe('keys', () => {
+describe('API keys', () => {
   const admin = ROUTES.filter(({ scope }) => scope === 'admin')
-  test('every route but the open ones needs one, and the right scope', async () => {
+  test('are required with the right scope on every route except the public ones', async () => {
     const scoped = {
       create: await home.key(['create'], 'green'),
       exec: await home.key(['exec'], 'green'),
@@ -197,7 +198,7 @@ describe('keys', () => {
     expect(admin.length).toBeGreaterThan(4)
   })
 
-  test('a revoked one is out at once, and no secret is kept', async () => {
+  test('are rejected at once after they are revoked, and are not stored in plain text', async () => {
     const made = await home.call('POST', '/v1/keys', { body: { name: 'short', scopes: ['read'] } })
     const key = made.json.key as string
     expect((await home.call('GET', '/v1/sandboxes', { key })).status).toBe(200)
@@ -208,8 +209,8 @@ describe('keys', () => {
     expect((await home.call('GET', '/v1/keys')).text).not.toContain(key.slice(8))
   })
 
-  test('wrong keys are slowed down', async () => {
-    // So few that a busy machine does not spread the requests over enough seconds for all of them.
+  test('that are wrong are rate-limited', async () => {
+    // So low that the limit is reached even if a busy machine spreads the requests over several seconds.
     const other = await startTestServer('[server]\nwrong_keys_per_second = 1\n')
     const answers = await Promise.all(
       Array.from({ length: 100 }, () => other.call('GET', '/v1/sandboxes', { key: `rf_${'1'.repeat(40)}` })),
@@ -219,7 +220,7 @@ describe('keys', () => {
     await other.close()
   })
 
-  /** What the server says to many WebSockets with one key, each answer once. */
+  /** The distinct answers of the server to many WebSockets with one key. */
   const saidToSockets = async ({ server }: TestServer, path: string, key: string): Promise<string[]> => {
     const url = `${server.url.replace('http', 'ws')}${path}`
     const refused = (): Promise<string> =>
@@ -234,13 +235,13 @@ describe('keys', () => {
     ['a terminal', '/v1/sandboxes/sb_0/pty'],
     ['a port', '/v1/sandboxes/sb_0/ports/80/'],
     ['exec-server', `/v1/exec-server/${'0'.repeat(48)}`],
-  ])('wrong keys of WebSockets are slowed down: %s', async (_, path) => {
+  ])('that are wrong are rate-limited on WebSockets: %s', async (_, path) => {
     const other = await startTestServer('[server]\nwrong_keys_per_second = 1\n')
     expect(await saidToSockets(other, path, `rf_${'1'.repeat(40)}`)).toEqual(['401', '429'])
     await other.close()
   })
 
-  test('the rate of a key counts its WebSockets', async () => {
+  test('count WebSockets towards their request rate', async () => {
     const other = await startTestServer('[server]\nrequests_per_second = 1\n')
     const path = '/v1/sandboxes/sb_0/ports/80/'
     expect(await saidToSockets(other, path, other.admin)).toEqual(['404', '429'])
@@ -248,7 +249,7 @@ describe('keys', () => {
   })
 })
 
-describe('who calls from where', () => {
+describe('Host and Origin headers', () => {
   const raw = (text: string): Promise<string> =>
     new Promise((resolve, reject) => {
       const socket = connect(home.server.port, '127.0.0.1', () => socket.write(text))
@@ -293,35 +294,35 @@ describe('who calls from where', () => {
     expect(said).toMatch(/^HTTP\/1.1 403 /)
   })
 
-  test('not on every address without TLS', async () => {
+  test('listening on all addresses without TLS is refused', async () => {
     await expect(
       startServer({ host: '0.0.0.0', port: 0, env: { HOME: home.dir, RINGFENCE_HOME: `${home.dir}/other` } }),
     ).rejects.toMatchObject({ code: 'invalid-config' })
   })
 })
 
-describe('too much of anything', () => {
+describe('invalid and oversized requests', () => {
   const post = (body: string | Uint8Array, headers: Record<string, string> = {}): Promise<Answer> =>
     home.call('POST', '/v1/sandboxes', { body, headers: { 'content-type': 'application/json', ...headers } })
 
   test.each<[string, () => Promise<Answer>, number]>([
     ['a large body', () => post(`{"agent_id":"${'x'.repeat(2 * 1024 * 1024)}"}`), 413],
-    ['a deep one', () => post(`${'['.repeat(10_000)}${']'.repeat(10_000)}`), 400],
-    ['a deep one that is not closed', () => post('{"a":'.repeat(100_000)), 400],
+    ['deeply nested JSON', () => post(`${'['.repeat(10_000)}${']'.repeat(10_000)}`), 400],
+    ['deeply nested JSON that is not closed', () => post('{"a":'.repeat(100_000)), 400],
     ['not JSON', () => post('{'), 400],
-    ['another type', () => post('{}', { 'content-type': 'text/plain' }), 400],
-    ['a prototype', () => post('{"__proto__":{"admin":true}}'), 400],
-    ['a constructor', () => post('{"constructor":{}}'), 400],
+    ['another content type', () => post('{}', { 'content-type': 'text/plain' }), 400],
+    ['a __proto__ field', () => post('{"__proto__":{"admin":true}}'), 400],
+    ['a constructor field', () => post('{"constructor":{}}'), 400],
     ['a number that overflows', () => post('{"limits":{"memoryMb":18014398509481984}}'), 400],
-    ['a number that is none', () => post('{"limits":{"memoryMb":1e999}}'), 400],
-    ['NUL', () => post('{"agent_id":"a\\u0000b"}'), 400],
+    ['an infinite number', () => post('{"limits":{"memoryMb":1e999}}'), 400],
+    ['a NUL character', () => post('{"agent_id":"a\\u0000b"}'), 400],
     ['an unknown field', () => post('{"privileged":true}'), 400],
     ['a limit twice', () => post('{"limits":{"memoryMb":1,"memory_mb":2}}'), 400],
     ['a long id', () => home.call('GET', `/v1/sandboxes/${'x'.repeat(4000)}`), 404],
     ['an id with a path', () => home.call('GET', '/v1/sandboxes/..%2f..%2fkeys'), 404],
     ['a parameter twice', () => home.call('GET', '/v1/sandboxes?limit=1&limit=2'), 400],
     ['another method', () => home.call('PATCH', '/v1/sandboxes'), 405],
-    ['nothing there', () => home.call('GET', '/v2'), 404],
+    ['an unknown route', () => home.call('GET', '/v2'), 404],
   ])('%s', async (_, ask, code) => {
     const { status, json } = await ask()
     expect(status, JSON.stringify(json)).toBe(code)
@@ -329,13 +330,13 @@ describe('too much of anything', () => {
     expect(({} as Record<string, unknown>).admin).toBeUndefined()
   })
 
-  test('large headers', async () => {
+  test('headers that are too large are refused', async () => {
     await expect(
       home.call('GET', '/healthz', { headers: { 'x-long': 'y'.repeat(20_000) } }),
     ).resolves.toMatchObject({ status: 431 })
   })
 
-  test(`slow sockets do not hurt a healthy client`, async () => {
+  test('slow sockets do not block other clients', async () => {
     const count = FULL ? 2000 : 100
     const sockets: Socket[] = []
     for (let at = 0; at < count; at++) {

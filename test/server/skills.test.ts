@@ -6,11 +6,11 @@ import { SkillRegister } from '../../src/skills/register.ts'
 import { packageRoot } from '../conformance/world.ts'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** Skills over the server: inspected ones by name, each tenant with a memory and a usage of its own. */
+/** Skills on a server: inspected skills by name, with separate memory and usage for each tenant. */
 
 let home: TestServer
 beforeAll(async () => {
-  // A busy machine is not what is tested.
+  // Generous, because the load of the machine is not under test.
   home = await startTestServer('[sandbox]\nwasm_epoch_deadline = 100\n')
   const register = new SkillRegister(join(home.dir, 'state'))
   for (const name of ['greet', 'slugify'])
@@ -19,7 +19,7 @@ beforeAll(async () => {
 afterAll(() => home.close())
 
 describe('skills', () => {
-  test('run by name and are counted', async () => {
+  test('run by name, and their runs are counted per tenant', async () => {
     const [a, b] = [await home.key(['exec', 'read'], 'a'), await home.key(['exec', 'read'], 'b')]
     const greet = (key: string) => home.call('POST', '/v1/skills/greet/run', { key, body: { input: 'Ada' } })
     expect((await greet(a)).json).toMatchObject({ ok: { greeting: 'hello Ada', times: 1 }, violations: [] })
@@ -36,7 +36,7 @@ describe('skills', () => {
     ])
   })
 
-  test('no directory of the server is a skill, whoever names it', async () => {
+  test('cannot be run from a directory of the server, with any key', async () => {
     mkdirSync(join(home.dir, 'planted'))
     writeFileSync(
       join(home.dir, 'planted', 'skill.toml'),

@@ -13,22 +13,22 @@ import { openSqlite } from '../../src/store/sqlite.ts'
 import { type Postgres, startPostgres } from './postgres.ts'
 import { FULL } from './test-server.ts'
 
-/** One suite, both engines: what is acknowledged is there, and a mistake of one caller is not another's. */
+/** One suite for both databases: acknowledged writes persist, and a failed write of one caller does not affect others. */
 
 let postgres: Postgres
-const places: string[] = []
+const tempHomes: string[] = []
 let count = 0
 beforeAll(async () => {
   postgres = await startPostgres()
 })
 afterAll(async () => {
   await postgres?.stop()
-  for (const dir of places) rmSync(dir, { recursive: true, force: true })
+  for (const dir of tempHomes) rmSync(dir, { recursive: true, force: true })
 })
 
-const place = (): string => {
+const tempHome = (): string => {
   const dir = mkdtempSync(join(tmpdir(), 'rf-store-'))
-  places.push(dir)
+  tempHomes.push(dir)
   return dir
 }
 
@@ -44,14 +44,14 @@ const KINDS: readonly Kind[] = [
   {
     name: 'sqlite',
     make: () => {
-      const home = place()
+      const home = tempHome()
       return { home, open: () => openStore({ stateDir: home }), engine: () => openSqlite(storeFile(home)) }
     },
   },
   {
     name: 'postgres',
     make: () => {
-      const home = place()
+      const home = tempHome()
       const url = postgres.fresh(`t${count++}`)
       return {
         home,
@@ -63,7 +63,7 @@ const KINDS: readonly Kind[] = [
 ]
 
 describe.each(KINDS)('$name', ({ make }) => {
-  test('what was acknowledged is there after a new start', async () => {
+  test('acknowledged writes survive a restart', async () => {
     const { open } = make()
     const store = await open()
     const put = (n: number): Promise<unknown> =>
@@ -75,7 +75,7 @@ describe.each(KINDS)('$name', ({ make }) => {
     await again.close()
   })
 
-  test('a write that fails takes nothing with it but itself', async () => {
+  test('a failed write affects no other write', async () => {
     const store = await make().open()
     const put = (name: string): Promise<unknown> =>
       store.write(async (tx) => {
@@ -95,7 +95,7 @@ describe.each(KINDS)('$name', ({ make }) => {
     await store.close()
   })
 
-  test('a migration that is cut off at any step is done by the next start', async () => {
+  test('a migration that is interrupted at any step is completed by the next start', async () => {
     const steps = (MIGRATIONS[0] as Migration).length
     for (let cut = 0; cut <= steps; cut++) {
       const { engine } = make()
@@ -114,7 +114,7 @@ describe.each(KINDS)('$name', ({ make }) => {
     }
   }, 120_000)
 
-  test('two that start at once make the schema once', async () => {
+  test('two processes that start at once create the schema once', async () => {
     const { open } = make()
     const stores = await Promise.all([open(), open(), open()])
     expect((await stores[0]?.read('SELECT version FROM migrations'))?.length).toBe(MIGRATIONS.length)
@@ -129,7 +129,7 @@ describe.each(KINDS)('$name', ({ make }) => {
     await expect(open()).rejects.toMatchObject({ code: 'store-unwritable' })
   })
 
-  test('holds the trail: chain, checkpoints, verification, several writers', async () => {
+  test('keeps the audit log: chain, checkpoints, verification, several writers', async () => {
     const { open, home } = make()
     const [one, two] = [await open(), await open()]
     const trails = [
@@ -148,7 +148,7 @@ describe.each(KINDS)('$name', ({ make }) => {
     await two.close()
   })
 
-  test('verification compares every column that queries read with the record', async () => {
+  test('verification compares every column used by queries with the signed record', async () => {
     const { open, home } = make()
     const store = await open()
     const trail = await openStoreTrail({ home, store })
@@ -164,7 +164,7 @@ describe.each(KINDS)('$name', ({ make }) => {
       exec_id: 'ex_1',
       time: wrong?.time as string,
     }
-    // Whoever owns the file or the database can also take its triggers away.
+    // The owner of the file or of the database can also drop its triggers.
     await store.write((tx) =>
       store.kind === 'sqlite'
         ? tx.run('DROP TRIGGER trail_no_update')
@@ -191,7 +191,7 @@ describe.each(KINDS)('$name', ({ make }) => {
     await store.close()
   })
 
-  test.runIf(FULL)('5,000 acknowledged records a second', async () => {
+  test.runIf(FULL)('5,000 acknowledged records per second', async () => {
     const { open, home } = make()
     const store = await open()
     const trail = await openStoreTrail({ home, store })

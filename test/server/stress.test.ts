@@ -4,7 +4,7 @@ import { runInNewContext } from 'node:vm'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { FULL, startTestServer, type TestServer } from './test-server.ts'
 
-/** What a server keeps in memory, and who waits for whom, when there is much of everything. */
+/** Memory of a server under load, and fairness between tenants. */
 
 const MB = 1024 * 1024
 const BUDGET_MB = FULL ? 128 : 8
@@ -81,8 +81,8 @@ async function inParallel(
   await Promise.all(Array.from({ length: width }, worker))
 }
 
-describe('memory', () => {
-  test('exec streams that were read to their end leave nothing', async () => {
+describe('memory of the server', () => {
+  test('does not grow with exec streams that were read to the end', async () => {
     const id = await make()
     await inParallel(8, 4, () => stream(id, 'head -c 1000000 /dev/zero'))
     await home.call('DELETE', `/v1/sandboxes/${id}`)
@@ -98,10 +98,10 @@ describe('memory', () => {
     process.stderr.write(`streams: ${before.toFixed(1)} MiB before, ${after.toFixed(1)} MiB after\n`)
     expect(after - before).toBeLessThan(SLACK_MB)
     const kept = sessions.filter((session) => session.deref())
-    expect(kept.length, 'sessions that somebody still holds').toBe(0)
+    expect(kept.length, 'sessions that are still referenced').toBe(0)
   }, 900_000)
 
-  test('sandboxes with many large commands stay within the budget, and leave nothing', async () => {
+  test('stays within its budget with many large outputs, and is released afterwards', async () => {
     const before = await inUse()
     const { output } = home.server.parts.supervisor
     const ids = Array.from({ length: FULL ? 200 : 3 }, () => '')
@@ -139,8 +139,8 @@ describe('memory', () => {
   }, 1_800_000)
 })
 
-describe('fairness', () => {
-  test('a tenant whose commands sleep in every slot does not keep another waiting', async () => {
+describe('fairness between tenants', () => {
+  test('a tenant that fills its slots with sleeping commands does not delay another tenant', async () => {
     const [sleeping, waking] = [await make(red), await make(blue)]
     const sleeps = Array.from({ length: 70 }, () =>
       home.call('POST', `/v1/sandboxes/${sleeping}/exec`, { key: red, body: { command: 'sleep 600' } }),
@@ -158,7 +158,7 @@ describe('fairness', () => {
     await home.call('DELETE', `/v1/sandboxes/${waking}`, { key: blue })
   })
 
-  test('commands in the background have a ceiling, and it is shared', async () => {
+  test('background commands are limited per tenant; another tenant can still start one', async () => {
     const [mine, other] = [await make(red), await make(blue)]
     const begin = (id: string, key: string) =>
       home.call('POST', `/v1/sandboxes/${id}/exec`, { key, body: { command: 'sleep 600', background: true } })

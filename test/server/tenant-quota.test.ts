@@ -41,8 +41,8 @@ const end = async (...made: readonly Answer[]): Promise<void> => {
 describe.each([
   ['/v1', v1],
   ['E2B’s routes', e2b],
-])('%s', (_, create) => {
-  test('a tenant has half of the sandboxes, whatever its number of keys, and others find room', async () => {
+])('the default quota of a tenant: %s', (_, create) => {
+  test('is half of all sandboxes, whatever its number of keys, and other tenants have room', async () => {
     const made = await Promise.all([create('red'), create('second')])
     for (const one of made) expect(one.status, one.text).toBe(201)
     for (const who of ['red', 'second']) {
@@ -56,14 +56,14 @@ describe.each([
     await end(await create('red'))
   })
 
-  test('its row in the configuration counts, and the refusal names the setting', async () => {
+  test('can be set per tenant, and the error names the setting', async () => {
     const one = await create('small')
     const refused = await create('small')
     expect(refused.status).toBe(429)
     await end(one)
   })
 
-  test('the operator has no such ceiling, and takes nothing from the tenant', async () => {
+  test('does not apply to the operator, whose sandboxes do not count', async () => {
     const operators = await Promise.all([create('operator'), create('operator')])
     const own = [await create('red'), await create('red')]
     for (const one of [...operators, ...own]) expect(one.status, one.text).toBe(201)
@@ -71,14 +71,14 @@ describe.each([
   })
 })
 
-test('creates at the same moment share the same ceiling', async () => {
+test('parallel creates share one quota', async () => {
   const made = await Promise.all(Array.from({ length: 8 }, (_, n) => v1(n % 2 ? 'red' : 'second')))
   const good = made.filter(({ status }) => status === 201)
   expect(good.length).toBe(2)
   await end(...good)
 })
 
-test('a reload applies the setting of the server', async () => {
+test('a reload applies the new quota', async () => {
   writeFileSync(
     join(home.dir, 'ringfence.toml'),
     `${SMALL.replace('[server]', '[server]\nmax_sandboxes_per_tenant = 1')}`,

@@ -8,7 +8,7 @@ import { SkillRegister } from '../../src/skills/register.ts'
 import type { Scope } from '../../src/supervisor/access/keys.ts'
 import { type Answer, startTestServer, type TestServer } from './test-server.ts'
 
-/** What a key that is not the operator's may have of the host: nothing, unless `[[tenant]]` grants it by name. */
+/** A tenant's key gives no access to the host, except what `[[tenant]]` grants by name. */
 
 let home: TestServer
 let plain: string
@@ -51,6 +51,7 @@ network_modes = ["full"]
 [[tenant]]
 name = "narrow"
 backends = ["docker"]
+waive = ["limit.idle"]
 [[tenant]]
 name = "root"
 host_paths = [{ path = "/", mode = "rw" }]
@@ -60,7 +61,7 @@ const create = (key: string, body: unknown): Promise<Answer> =>
   home.call('POST', '/v1/sandboxes', { key, body })
 const end = (made: Answer, key: string) => home.call('DELETE', `/v1/sandboxes/${made.json.id}`, { key })
 
-/** What reaches the host, by the field that asks for it, and the setting that a refusal must name. */
+/** Requests for access to the host, by field, and the setting that a refusal must name. */
 const OF_THE_HOST: readonly (readonly [
   field: string,
   body: () => Record<string, unknown>,
@@ -86,7 +87,7 @@ const OF_THE_HOST: readonly (readonly [
   ['waive', () => ({ waive: ['fs.protect'] }), 'waive'],
   ['image', () => ({ image: 'operators/private', backend: 'docker' }), 'images'],
 ]
-/** Fields that have nothing to do with the host. A new field stands in one of the two lists, or this test fails. */
+/** Fields without effect on the host. A new field must be in one of the two lists, otherwise this test fails. */
 const HARMLESS = [
   'min_isolation',
   'template',
@@ -100,41 +101,44 @@ const HARMLESS = [
   'timeout_ms',
   'idle_ms',
   'agent_id',
-  // Chooses among the nodes of a cluster; what the sandbox may have there is judged as anywhere.
+  // Chooses a node of the cluster; the grants are checked there in the same way.
   'placement',
   'restart',
   // Only narrows what commands share.
   'isolation',
 ]
 
-describe('a key without a grant', () => {
-  test('every field of a create is judged', () => {
+describe('a tenant without grants', () => {
+  test('every field of a create request is checked against the grants', () => {
     const known = Object.keys(createShape.schema.properties as object)
     const listed = new Set([...OF_THE_HOST.map(([field]) => field), ...HARMLESS])
     expect(known.filter((field) => !listed.has(field))).toEqual([])
   })
 
-  test.each(OF_THE_HOST)('%s %s', async (_, body, setting) => {
+  test.each(OF_THE_HOST)('cannot use %s %s', async (_, body, setting) => {
     const refused = await create(plain, body())
-    // An image is looked for by the container engine, which this host may not run at all.
+    // An image is found by the container engine, which may not run on this host.
     if (refused.status === 501 && setting === 'images') return
     expect(refused, refused.text).toMatchObject({ status: 403, json: { code: 'forbidden' } })
     expect(refused.json.hint).toContain(setting)
   })
 
-  test.each([['create'], ['exec'], ['read']] as const)('the scope %s alone opens no more', async (scope) => {
-    const key = await home.key([scope], 'plain')
-    for (const [, body] of OF_THE_HOST.slice(0, 8)) expect((await create(key, body())).status).toBe(403)
-  })
+  test.each([['create'], ['exec'], ['read']] as const)(
+    'gets nothing more with the scope %s alone',
+    async (scope) => {
+      const key = await home.key([scope], 'plain')
+      for (const [, body] of OF_THE_HOST.slice(0, 8)) expect((await create(key, body())).status).toBe(403)
+    },
+  )
 
-  test('a refusal is on record', async () => {
+  test('is refused, and the refusal is recorded', async () => {
     await create(plain, { backend: 'native' })
     const { json } = await home.call('GET', '/v1/audit?event=PolicyDecision&limit=1000')
     const reasons = json.items.map(({ reason }: { reason: string }) => reason)
     expect(reasons).toContain('tenant `plain` may not use the backend `native`')
   })
 
-  test('does not use what the operator made in the same tenant with more of the host', async () => {
+  test('cannot use sandboxes that the operator created in the same tenant with more rights', async () => {
     const admin = await home.key([...ALL, 'admin'], 'plain')
     const made = await create(admin, { workspace: granted, review: true })
     expect(made.status, made.text).toBe(201)
@@ -160,12 +164,12 @@ describe('a key without a grant', () => {
       })
       expect(refused.status, `${method} ${path} ${refused.text}`).toBe(403)
     }
-    // The token of the sandbox is the operator's to give; and ending what lies in one's own tenant is always permitted.
+    // Only the operator can hand out the sandbox token; destroying a sandbox of its own tenant is always permitted.
     expect((await home.call('GET', at, { key: made.json.token })).status).toBe(200)
     expect((await end(made, plain)).json.state).toBe('destroyed')
   })
 
-  test('names of ours in the metadata are refused, and a record that has one breaks no list', async () => {
+  test('cannot set reserved metadata names, and existing ones do not break the list', async () => {
     const refused = await create(plain, { metadata: { 'ringfence.e2b': 'x' } })
     expect(refused, refused.text).toMatchObject({ status: 400, json: { code: 'invalid-input' } })
     const made = await create(plain, { metadata: { name: 'fine' } })
@@ -181,18 +185,18 @@ describe('a key without a grant', () => {
   })
 })
 
-describe('what [[tenant]] grants', () => {
+describe('grants of [[tenant]]', () => {
   test.each<[string, () => Record<string, unknown>]>([
     ['a backend', () => ({ backend: 'mock' })],
     ['a network mode', () => ({ network: { mode: 'full' } })],
     ['a host', () => ({ network: { mode: 'fetch', allow_hosts: ['api.example.com'] } })],
     ['a host path', () => ({ workspace: granted })],
     ['a path below it', () => ({ read: [join(granted, 'ro')] })],
-    ['a path to read', () => ({ read: ['/opt'] })],
+    ['a read-only path', () => ({ read: ['/opt'] })],
     ['a socket', () => ({ unix_sockets: [join(granted, 'socket')] })],
     ['a waiver', () => ({ waive: ['limit.idle'] })],
     ['memory', () => ({ limits: { memory_mb: 128 } })],
-  ])('%s', async (_, body) => {
+  ])('allow %s', async (_, body) => {
     const made = await create(acme, body())
     expect(made.status, made.text).toBe(201)
     expect(made.json.limits.memoryMb ?? 256).toBeLessThanOrEqual(256)
@@ -206,17 +210,25 @@ describe('what [[tenant]] grants', () => {
     ['writing where it may read', () => ({ write: ['/opt'] })],
     ['a path beside it', () => ({ read: [`${granted}-other`] })],
     ['a path above it', () => ({ read: [join(granted, '..')] })],
-    ['a way out through a link', () => ({ read: [join(granted, 'out', 'passwd')] })],
-    ['a way out through `..`', () => ({ read: [`${granted}/../../etc`] })],
-    ['another waiver on a wall', () => ({ backend: 'bubblewrap', public_ports: true })],
+    ['a symlink out of it', () => ({ read: [join(granted, 'out', 'passwd')] })],
+    ['a path out of it through `..`', () => ({ read: [`${granted}/../../etc`] })],
+    ['public ports', () => ({ backend: 'bubblewrap', public_ports: true })],
     ['more memory', () => ({ limits: { memory_mb: 512 } })],
     ['the whole host', () => ({ preset: 'danger-full-access' })],
-  ])('not %s', async (_, body) => {
+  ])('do not allow %s', async (_, body) => {
     const refused = await create(acme, body())
     expect(refused, refused.text).toMatchObject({ status: 403, json: { code: 'forbidden' } })
   })
 
-  test('a link that leads out says nothing about what is there', async () => {
+  test('a waiver does not allow another one', async () => {
+    const narrow = await home.key(ALL, 'narrow')
+    expect(await create(narrow, { waive: ['limit.idle', 'limit.disk'] })).toMatchObject({
+      status: 403,
+      json: { code: 'forbidden', message: 'tenant `narrow` may not waive `limit.disk`' },
+    })
+  })
+
+  test('a symlink out of a granted directory reveals nothing about its target', async () => {
     for (const target of ['/etc', '/etc/ssl', '/etc/shadow', '/no/such/path', '/proc/self/root', home.dir]) {
       const link = join(granted, 'planted')
       rmSync(link, { force: true })
@@ -232,7 +244,7 @@ describe('what [[tenant]] grants', () => {
     rmSync(join(granted, 'planted'))
   })
 
-  test('the hosts of a running sandbox', async () => {
+  test('limit the hosts of a running sandbox', async () => {
     const made = await create(acme, { network: { mode: 'fetch' } })
     const put = (hosts: readonly string[]) =>
       home.call('PUT', `/v1/sandboxes/${made.json.id}/network`, { key: acme, body: { allow_hosts: hosts } })
@@ -242,7 +254,7 @@ describe('what [[tenant]] grants', () => {
     await end(made, acme)
   })
 
-  test('the backend that is chosen for it', async () => {
+  test('limit the backend that is chosen automatically', async () => {
     const key = await home.key(ALL, 'narrow')
     const made = await create(key, {})
     expect(made.status === 201 ? made.json.backend : 'docker').toBe('docker')
@@ -250,7 +262,7 @@ describe('what [[tenant]] grants', () => {
     expect((await create(key, { backend: 'bubblewrap' })).status).toBe(403)
   })
 
-  test('no isolation at all', async () => {
+  test('allow backend native', async () => {
     const key = await home.key(ALL, 'bare')
     const made = await create(key, { backend: 'native', network: { mode: 'full' } })
     expect(made.status, made.text).toBe(201)
@@ -262,14 +274,14 @@ describe('what [[tenant]] grants', () => {
     await end(made, key)
   })
 
-  test('the whole host, to whom all of it was granted', async () => {
+  test('can include the whole host', async () => {
     const key = await home.key(ALL, 'root')
     const made = await create(key, { preset: 'danger-full-access' })
     expect(made.status, made.text).toBe(201)
     await end(made, key)
   })
 
-  test('is gone with the table: also for sandboxes that run', async () => {
+  test('are withdrawn with the table, also from running sandboxes', async () => {
     const made = await create(acme, { workspace: granted })
     const file = join(home.dir, 'ringfence.toml')
     writeFileSync(file, '[backends]\nallow_native = true\n')
@@ -283,7 +295,7 @@ describe('what [[tenant]] grants', () => {
     await home.server.reload()
   })
 
-  test('two tables for one tenant, a relative path and an unknown mode do not load', async () => {
+  test('duplicate tables, relative paths and unknown modes are rejected', async () => {
     const file = join(home.dir, 'ringfence.toml')
     for (const wrong of [
       '[[tenant]]\nname = "a"\n[[tenant]]\nname = "a"\n',
@@ -298,7 +310,7 @@ describe('what [[tenant]] grants', () => {
   })
 })
 
-test('without `allow_native` nobody runs without isolation, not even the operator', async () => {
+test('without `allow_native` nobody can use backend native, not even the operator', async () => {
   const other = await startTestServer('[[tenant]]\nname = "acme"\nbackends = ["native"]\n')
   const key = await other.key(ALL, 'acme')
   for (const one of [other.admin, key]) {
@@ -309,7 +321,7 @@ test('without `allow_native` nobody runs without isolation, not even the operato
   await other.close()
 })
 
-test('a sandbox from the pool is for whoever may use its backend', async () => {
+test('a pooled sandbox is given only to tenants that may use its backend', async () => {
   const other = await startTestServer(
     '[[server.pool]]\nsize = 1\nbackend = "mock"\n[[tenant]]\nname = "acme"\nbackends = ["mock"]\n',
   )
@@ -321,7 +333,7 @@ test('a sandbox from the pool is for whoever may use its backend', async () => {
   await other.close()
 })
 
-test('a sandbox from the pool has no more than the limits of its tenant', async () => {
+test('a pooled sandbox gets the limits of its tenant', async () => {
   const other = await startTestServer(
     '[[server.pool]]\nsize = 1\nbackend = "mock"\n[[tenant]]\nname = "acme"\nbackends = ["mock"]\nmax_memory_mb = 128\nmax_cpus = 1\n',
   )
@@ -332,7 +344,7 @@ test('a sandbox from the pool has no more than the limits of its tenant', async 
   await other.close()
 })
 
-test('a skill reaches no further than the tenant that runs it', async () => {
+test('a skill has no more rights than the tenant that runs it', async () => {
   const dir = mkdtempSync(join(home.dir, 'skill-'))
   writeFileSync(join(dir, 'main.py'), 'print("1")\n')
   const skill = (asks: string): string =>

@@ -41,7 +41,7 @@ describe('traces', () => {
   const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
   const CALLER = '00f067aa0ba902b7'
 
-  test('follow a request into the sandbox, in the trace of the caller, without any secret', async () => {
+  test('follow a request into the sandbox within the caller’s trace, without secrets', async () => {
     const server = await startTestServer(`[telemetry]\ntraces = "${address()}"\n`)
     const headers = { traceparent: `00-${TRACE}-${CALLER}-01` }
     const made = await server.call('POST', '/v1/sandboxes', {
@@ -73,13 +73,13 @@ describe('traces', () => {
     const exec = spans().find((span) => attribute(span, 'ringfence.outcome') !== undefined)
     expect(exec?.name).toBe('sandbox.exec')
     expect(attribute(exec, 'process.exit.code')).toBe(7)
-    // The program inside was told which span started it.
+    // The program in the sandbox received the span that started it.
     expect(ran.json.stdout).toBe(`00-${TRACE}-${exec?.spanId}-01 ${CANARY}\n`)
     const refused = spans().find((span) => span.name === 'sandbox.exec' && span.status.code === 2)
     expect(refused?.status.message).toBe('forbidden-command')
   })
 
-  test('begin anew for a header that is none, and are off without a collector', async () => {
+  test('start a new trace for an invalid header, and are off without a collector', async () => {
     received.length = 0
     const server = await startTestServer(`[telemetry]\ntraces = "${address()}"\n`)
     await server.call('GET', '/v1/sandboxes', { headers: { traceparent: `00-${TRACE}-0000000000000000-01` } })
@@ -96,7 +96,7 @@ describe('traces', () => {
   })
 
   test.each(['ftp://collector', 'nonsense', 'http://user:password@collector:4318'])(
-    'refuse the address %s and say what fits',
+    'reject the collector address %s and name a valid form',
     async (url) => {
       await expect(startTestServer(`[telemetry]\ntraces = "${url}"\n`)).rejects.toMatchObject({
         code: 'invalid-config',

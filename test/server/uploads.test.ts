@@ -6,7 +6,7 @@ import { openStore } from '../../src/store/open.ts'
 import type { OpenSandbox } from '../../src/supervisor/open-sandbox.ts'
 import { Templates } from '../../src/supervisor/snapshots/templates.ts'
 
-/** Files of template builds: counted for each tenant, whole or not there. */
+/** Files of template builds: counted per tenant, and stored completely or not at all. */
 
 const dir = mkdtempSync(join(tmpdir(), 'rf-uploads-'))
 afterAll(() => rmSync(dir, { recursive: true, force: true }))
@@ -15,11 +15,11 @@ async function* bytes(count: number): AsyncGenerator<Uint8Array, void> {
   for (let n = 0; n < count; n++) yield Buffer.alloc(1024)
 }
 
-test('a tenant has its own room, also while several come at once', async () => {
+test('uploads have a quota per tenant, also when they arrive in parallel', async () => {
   const store = await openStore({ stateDir: dir, databaseUrl: '' })
   const templates = new Templates(store, join(dir, 'templates'))
   await templates.takeUpload('red', hash(1), bytes(4))
-  // A hole takes no room here and counts like what it claims to be: 4 GiB but for 3 KiB.
+  // A sparse file uses no disk here and counts with its full size: 4 GiB minus 3 KiB are used afterwards.
   const large = join(dir, 'templates', `upload-red-${hash(2)}`)
   writeFileSync(large, '')
   truncateSync(large, 4 * 1024 ** 3 - 7 * 1024)
@@ -32,7 +32,7 @@ test('a tenant has its own room, also while several come at once', async () => {
   await store.close()
 })
 
-test('snapshots have a room of their own for each tenant, and what does not fit leaves nothing', async () => {
+test('snapshots have a quota per tenant, and a snapshot over quota leaves no files', async () => {
   const store = await openStore({ stateDir: dir, databaseUrl: '' })
   const files = join(dir, 'snapshots')
   const templates = new Templates(store, files)

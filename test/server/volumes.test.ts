@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startTestServer, type TestServer } from './test-server.ts'
 
-/** Volumes of `/v1`: what they hold, who sees them, how much fits. */
+/** Volumes of `/v1`: content, access and size limits. */
 
 let here: TestServer
 let key: string
@@ -63,7 +63,7 @@ describe('volumes', () => {
     expect((await call('GET', '/v1/volumes', undefined, other)).json.items).toEqual([])
   })
 
-  test('are never mounted where they could hurt', async () => {
+  test('are refused at unsafe mount targets', async () => {
     for (const target of ['/etc', '/proc/x', '/usr/bin', '/data/../etc', 'data', '/.ringfence/x', '/']) {
       const { status } = await sandbox([{ name: 'data', target }])
       expect({ target, status }).toEqual({
@@ -75,7 +75,7 @@ describe('volumes', () => {
       expect((await sandbox([{ name, target: '/data' }])).status).toBeGreaterThanOrEqual(400)
   })
 
-  test('are copied, and a read-only copy stays as it is', async () => {
+  test('can be copied, and a read-only copy cannot be changed', async () => {
     const { json: writer } = await sandbox([{ name: 'data', target: '/data' }])
     expect(
       (await call('POST', '/v1/volumes/data/copy', { name: 'frozen', read_only: true })).json,
@@ -116,14 +116,14 @@ describe('the size of a volume', () => {
     for (const name of ['a', 'b']) expect((await call('DELETE', `/v1/volumes/${name}`)).status).toBe(204)
   })
 
-  test('ends a transfer that does not fit', async () => {
+  test('stops a transfer that does not fit', async () => {
     await volume('small', 1)
     expect((await call('PUT', '/v1/volumes/small/files?path=/ok', 'x'.repeat(100_000))).status).toBe(200)
     expect((await call('PUT', '/v1/volumes/small/files?path=/f', 'x'.repeat(2_000_000))).status).toBe(413)
     expect((await call('GET', '/v1/volumes/small')).json.used_bytes).toBeLessThan(1024 * 1024)
   })
 
-  test('counts files that a sandbox deleted and still holds, opened or mapped', async () => {
+  test('includes deleted files that a sandbox still holds open or mapped', async () => {
     await volume('held', 4)
     const programs = [
       "f = os.open('/data/f', os.O_RDWR | os.O_CREAT); os.unlink('/data/f'); os.write(f, bytes(9 << 20))",
@@ -139,7 +139,7 @@ describe('the size of a volume', () => {
     await call('DELETE', '/v1/volumes/held')
   })
 
-  test('ends sandboxes that write more, and a full volume is only readable until files are removed', async () => {
+  test('stops sandboxes that exceed it; a full volume is read-only until files are removed', async () => {
     const { json: one } = await sandbox([{ name: 'small', target: '/data' }])
     await run(one.id, 'head -c 3000000 /dev/zero > /data/big; sync').catch(() => {})
     const ended = async () => (await call('GET', `/v1/sandboxes/${one.id}`)).json

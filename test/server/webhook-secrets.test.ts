@@ -94,7 +94,7 @@ async function plant(at: At, id: string, secret: string): Promise<void> {
   await store.close()
 }
 
-describe.each(['sqlite', ...(hasPostgres ? ['postgres'] : [])])('%s', (kind) => {
+describe.each(['sqlite', ...(hasPostgres ? ['postgres'] : [])])('webhook secrets on %s', (kind) => {
   const at = (name: string): At => {
     const state = join(base, `${kind}-${name}`)
     if (!postgres || kind === 'sqlite') return { state, databaseUrl: '', files: state }
@@ -103,7 +103,7 @@ describe.each(['sqlite', ...(hasPostgres ? ['postgres'] : [])])('%s', (kind) => 
     return { state, databaseUrl, files: join(dir, 'data') }
   }
 
-  test('no file has the secret of a new webhook; its deliveries are signed with it, also after a restart', async () => {
+  test('are never stored in plain text, and sign deliveries also after a restart', async () => {
     const one = at('fresh')
     const first = await started(one)
     const { id, secret } = await created(first)
@@ -121,7 +121,7 @@ describe.each(['sqlite', ...(hasPostgres ? ['postgres'] : [])])('%s', (kind) => 
     await again.close()
   }, 60_000)
 
-  test('plain secrets of an older version are encrypted at the start, and leave no trace in the tables', async () => {
+  test('of an older version are encrypted at start, and no plain text stays in the tables', async () => {
     const one = at('older')
     const first = await started(one)
     const { id } = await created(first)
@@ -137,7 +137,7 @@ describe.each(['sqlite', ...(hasPostgres ? ['postgres'] : [])])('%s', (kind) => 
     await server.close()
   }, 60_000)
 
-  test('a backup has the key and no plain secret; the restored server signs with the same secret', async () => {
+  test('are encrypted in a backup together with their key; the restored server signs with the same secret', async () => {
     const one = at('kept')
     const first = await started(one)
     const { secret } = await created(first)
@@ -154,7 +154,7 @@ describe.each(['sqlite', ...(hasPostgres ? ['postgres'] : [])])('%s', (kind) => 
   }, 60_000)
 })
 
-test('without its key a secret is not used, and the server says which webhook it is', async () => {
+test('a secret without its encryption key is not used, and the server names the webhook', async () => {
   const one = { state: join(base, 'lost'), databaseUrl: '', files: join(base, 'lost') }
   const first = await started(one)
   const { id } = await created(first)
@@ -172,7 +172,7 @@ test('without its key a secret is not used, and the server says which webhook it
   await server.close()
 }, 60_000)
 
-test('a secret opens only for its own webhook, whole, with its own or an earlier key', () => {
+test('an encrypted secret is bound to its webhook, tamper-proof, and readable with the current or an earlier key', () => {
   const key = ClusterKey.create().derive('one')
   const secrets = new WebhookSecrets(key)
   const storedSecret = secrets.seal('wh_a', 'whsec_x')
@@ -186,7 +186,7 @@ test('a secret opens only for its own webhook, whole, with its own or an earlier
   expect(rotated.open({ id: 'wh_a', storedSecret })).toBe('whsec_x')
 })
 
-test('a server that joins a cluster, or leaves it, keeps its secrets', async () => {
+test('a server that joins or leaves a cluster keeps its webhook secrets', async () => {
   const { webhookSecretsOf } = await import('../../src/compose/server-secrets.ts')
   const stateDir = mkdtempSync(join(base, 'joins-'))
   const ringfence = { config: {}, stateDir } as never

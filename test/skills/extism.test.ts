@@ -96,6 +96,10 @@ describe.skipIf(!hasClang)(`plug-ins${withoutClang}`, { timeout: 120_000 }, () =
       fuel: result.fuel,
     })
     expect(await box.run(bytes, 'x', { call: 'another' })).toMatchObject({ error: { code: 'abi-error' } })
+    const none = plugin('int32_t takes(int32_t one) { output_set(0, 0); return one; }', 'takes')
+    expect(await box.run(none, 'x')).toMatchObject({
+      error: { message: 'the plug-in exports no function that takes no parameters' },
+    })
   })
 
   it('fail with the error that they set', async () => {

@@ -47,7 +47,7 @@ describe('the first commands of docs/skills.md', { timeout: 120_000 }, () => {
     }
   })
 
-  it('and its JavaScript is valid in the oldest Node that is supported', async () => {
+  it('have JavaScript that is valid in the oldest supported Node', async () => {
     const blocks = [...guide.matchAll(/```(?:ts|js)\n(.*?)```/gs)].map(([, code = '']) => code)
     expect(blocks.length).toBeGreaterThan(0)
     for (const [index, code] of blocks.entries()) {
@@ -62,8 +62,8 @@ describe('the first commands of docs/skills.md', { timeout: 120_000 }, () => {
   })
 })
 
-describe('a failure', { timeout: 120_000 }, () => {
-  it('of a Node skill names its cause', async () => {
+describe('the error of a failed skill', { timeout: 120_000 }, () => {
+  it('in Node names its cause', async () => {
     const dir = skill('node-fails', 'node', 'main.mjs', "JSON.parse('{')\n")
     const { stdout } = await ringfence(place, ['skill', 'run', dir, '--json'])
     expect(JSON.parse(stdout).error.message).toMatch(/^the skill exited with code 1: SyntaxError: .*JSON/)
@@ -88,7 +88,7 @@ describe('a failure', { timeout: 120_000 }, () => {
   })
 })
 
-it('inspect does not call a declared variable undeclared', { timeout: 60_000 }, async () => {
+it('inspect does not report a declared variable as undeclared', { timeout: 60_000 }, async () => {
   const code = 'console.log(process.env.CITY, process.env.OTHER, process.env.SET)\n'
   const dir = skill('city', 'node', 'main.mjs', code, '[capabilities]\nenv = ["CITY"]\n[env]\nSET = "1"\n')
   const { stdout } = await ringfence(place, ['skill', 'inspect', dir, '--json'])
@@ -99,7 +99,7 @@ it('inspect does not call a declared variable undeclared', { timeout: 60_000 }, 
 
 describe('skill init', { timeout: 120_000 }, () => {
   it.each(['python', 'node', ...(hasClang ? ['c'] : [])])(
-    'a skill in %s runs with the printed commands',
+    'creates a skill in %s that runs with the printed commands',
     async (lang) => {
       const made = await ringfence(place, ['skill', 'init', `my-${lang}`, '--lang', lang, '--json'])
       const { next } = JSON.parse(made.stdout) as { readonly next: readonly string[] }
@@ -126,7 +126,7 @@ describe('skill init', { timeout: 120_000 }, () => {
     expect(readdirSync(join(place, 'taken'))).toEqual(['notes.txt'])
     expect(await ringfence(place, ['skill', 'init', 'new', '--lang', 'cobol'])).toMatchObject({
       code: 2,
-      stderr: expect.stringContaining('one of c, rust, assemblyscript, python, node'),
+      stderr: expect.stringContaining('one of c, rust, assemblyscript, javascript-wasm, python, node'),
     })
   })
 })

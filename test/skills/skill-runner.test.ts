@@ -101,7 +101,7 @@ describe('limits of the configuration', () => {
     expect(await (await runner('[sandbox]\nwasm_memory_limit_mb = 1\n')).run(wide)).toMatchObject({ ok: -1 })
   })
 
-  it('scripts run so many at once', { timeout: 60_000 }, async () => {
+  it('apply to the number of scripts that run at once', { timeout: 60_000 }, async () => {
     const skills = await runner('[sandbox]\nsubprocess_max_concurrent = 2\n')
     const source = `import time, os\nopen("log", "a").write("+\\n")\ntime.sleep(0.3)\nopen("log", "a").write("-\\n")\n`
     const dir = skill('slow', 'python', source, '[capabilities]\ntools = ["file_write"]\n')
@@ -155,7 +155,7 @@ describe('grants', () => {
     ).rejects.toMatchObject({ message: expect.stringMatching(/escalation/) })
   })
 
-  it('memory persists between runs and is private to the agent', async () => {
+  it('keep memory between runs, private to the agent', async () => {
     const dir = skill('keeps', 'wasm', ASKING, '[capabilities]\nmemory_read = ["k"]\nmemory_write = ["k"]\n')
     const store = { method: 'memory_store', params: { key: 'k', value: [1, 'two'] } }
     expect(await (await runner()).run(dir, { input: store, agentId: 'a' })).toMatchObject({
@@ -174,7 +174,7 @@ describe('grants', () => {
 describe('the network of a WebAssembly skill', () => {
   const fetching = (url: string) => ({ method: 'net_fetch', params: { url } })
   const open = '[network]\nallow_private = ["127.0.0.1"]\n'
-  it('is real, granted by host and port, and a redirect is not followed', async () => {
+  it('is granted by host and port, and does not follow a redirect', async () => {
     const skills = await runner(open)
     const dir = skill('fetches', 'wasm', ASKING, `[capabilities]\nnetwork = ["127.0.0.1:${port}"]\n`)
     const get = (path: string) => skills.run(dir, { input: fetching(`http://127.0.0.1:${port}${path}`) })
@@ -184,7 +184,7 @@ describe('the network of a WebAssembly skill', () => {
     expect(asked).toEqual(['/', '/away', '/large'])
   })
 
-  it('reaches no private address, even if it was granted', async () => {
+  it('cannot reach private addresses, even if they are granted', async () => {
     const skills = await runner()
     const dir = skill('fetches', 'wasm', ASKING)
     const refused = async (url: string) => {
@@ -207,7 +207,7 @@ describe('the network of a WebAssembly skill', () => {
 })
 
 describe('the network of a script', () => {
-  it('is the proxy for the hosts that are granted; another one is refused and on record', async () => {
+  it('goes through the proxy to granted hosts; other hosts are refused and recorded', async () => {
     const skills = await runner()
     const source = `
 import sys, urllib.request, urllib.error

@@ -162,7 +162,7 @@ describe('five properties of a skill', { timeout: 120_000 }, () => {
 
   const canMakeNetwork =
     process.getuid?.() === 0 && existsSync('/usr/bin/unshare') && existsSync('/usr/sbin/ip')
-  it.skipIf(!canMakeNetwork)('4: and a canary at its address counts no connection', async () => {
+  it.skipIf(!canMakeNetwork)('4: a canary at the metadata address counts no connection', async () => {
     // The address itself, in a separate network namespace; the control shows that the canary can count.
     const script = at('canary.mjs')
     writeFileSync(script, CANARY)
@@ -311,7 +311,7 @@ console.log(JSON.stringify({
 })
 
 describe('the samples', { timeout: 120_000 }, () => {
-  it('run', async () => {
+  it('run without errors', async () => {
     const sample = (name: string, input: string) =>
       run(join(samples, name), '--input', input, '--agent-id', 'samples')
     expect(await sample('word-count', '"one two"')).toMatchObject({
@@ -332,7 +332,7 @@ describe('the samples', { timeout: 120_000 }, () => {
     expect(await violations('samples')).toEqual([])
   })
 
-  it('have no red flags, and each has its language', async () => {
+  it('have no red flags, and use the declared language', async () => {
     const languages: string[] = []
     for (const name of readdirSync(samples)) {
       const found = await json('skill', 'inspect', join(samples, name))
@@ -344,7 +344,7 @@ describe('the samples', { timeout: 120_000 }, () => {
 })
 
 describe('inspect, list and usage', { timeout: 120_000 }, () => {
-  it('shows requested capabilities, red flags, imports, phrases and the hash', async () => {
+  it('show requested capabilities, red flags, imports, phrases and the hash', async () => {
     const dir = skill(
       'greedy',
       'python',
@@ -380,7 +380,7 @@ describe('inspect, list and usage', { timeout: 120_000 }, () => {
     expect(result.withheld).toEqual(['ShellExec(*)', 'NetConnect(*)', 'MemoryRead(*)'])
   })
 
-  it('a skill that changed since it was inspected does not run', async () => {
+  it('refuse a skill that changed since it was inspected', async () => {
     const dir = skill('changing', 'python', { 'main.py': 'print(1)\n', 'lib/more.py': 'x = 1\n' })
     await ringfence('skill', 'inspect', dir)
     expect(await run('changing')).toMatchObject({ ok: 1 })
@@ -404,7 +404,7 @@ describe('inspect, list and usage', { timeout: 120_000 }, () => {
     expect(await run('./genuine')).toMatchObject({ ok: 'another' })
   })
 
-  it('counts runs, fuel, time and violations', async () => {
+  it('count runs, fuel, time and violations', async () => {
     const dir = skill('counted', 'python', { 'main.py': 'print(1)\n' })
     await run(dir)
     await run(dir, '--input', '../x')
@@ -418,7 +418,7 @@ describe('inspect, list and usage', { timeout: 120_000 }, () => {
     expect(all.find(({ skill: name }) => name === 'greet')?.fuel).toBeGreaterThan(1000)
   })
 
-  it('reports what is wrong with a skill', async () => {
+  it('report what is wrong with a skill', async () => {
     const wrong = async (manifest: string): Promise<string> => {
       const dir = skill('wrong', 'python', { 'main.py': '' })
       writeFileSync(join(dir, 'skill.toml'), manifest)

@@ -41,7 +41,7 @@ function greet(name: string): string {
 }
 
 describe('inspection', { timeout: 120_000 }, () => {
-  it('is missed before a run, and can be required', async () => {
+  it('is recommended before a run, and can be required', async () => {
     const user = as('ada')
     const dir = greet('seen')
     const first = await user('skill', 'run', dir, '--input', '"a"')
@@ -114,7 +114,7 @@ describe('a signature', { timeout: 120_000 }, () => {
     expect((await user('skill', 'verify', dir)).code).toBe(1)
   })
 
-  it('of another name or version does not fit, nor does text that is no signature', async () => {
+  it('for another name or version is rejected, and so is text that is no signature', async () => {
     const user = as('carol')
     const [dir, other] = [greet('one'), greet('two')]
     const { key } = JSON.parse((await user('skill', 'sign', dir, '--json')).stdout)

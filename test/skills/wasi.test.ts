@@ -209,7 +209,7 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
     expect(result).toMatchObject({ error: { code: 'resource-exhausted', resource: 'fuel' } })
   })
 
-  it('make links, move directories, and remove while they list', async () => {
+  it('create links, move directories, and remove entries while listing', async () => {
     const bytes = compileC(`
       #include <assert.h>
       #include <dirent.h>
@@ -253,7 +253,7 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
     ])
   })
 
-  it('give up rights, move their streams, append and set times', async () => {
+  it('drop rights, renumber streams, append and set times', async () => {
     const bytes = compileC(`
       #include <assert.h>
       #include <errno.h>
@@ -284,7 +284,7 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
     expect(result).toMatchObject({ ok: [1], log: [], violations: [] })
   })
 
-  it('may be libraries too: `run` is called after `_initialize`', async () => {
+  it('may be libraries: `run` is called after `_initialize`', async () => {
     const bytes = compileReactor('#include <stdlib.h>\nint run(int n) { return abs(n) * 2; }', ['run'])
     expect(await box.run(bytes, -21)).toMatchObject({ ok: 42 })
   })

@@ -7,6 +7,7 @@
 int control_fd = -1;
 int control_out = -1;
 int child_socket = -1;
+void (*on_host_gone)(void);
 void (*frame_relay)(enum frame_type type, const void *payload, size_t length);
 
 enum { HIGH_WATER = 1 << 20 };
@@ -20,6 +21,7 @@ struct buffer {
 static struct buffer outgoing, incoming;
 static struct watch channel, output;
 static bool nonblocking;
+static bool room_awaited; /* somebody was told that the queue is full */
 static void (*frame_handler)(enum frame_type, uint32_t, char *, size_t);
 static void (*room_handler)(void);
 
@@ -54,6 +56,11 @@ static void write_header(char *at, enum frame_type type, uint32_t id, size_t len
   write_u32(at + 5, (uint32_t)length);
 }
 
+_Noreturn void host_gone(void) {
+  if (on_host_gone) on_host_gone();
+  _exit(EXIT_HOST_GONE);
+}
+
 /* Returns whether the queue is empty. Exits when the host is gone. */
 static bool flush(void) {
   while (outgoing.start < outgoing.end) {
@@ -61,17 +68,18 @@ static bool flush(void) {
                          outgoing.end - outgoing.start);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (sent <= 0) _exit(EXIT_HOST_GONE);
+    if (sent <= 0) host_gone();
     outgoing.start += (size_t)sent;
   }
   return outgoing.start == outgoing.end;
 }
 
+/* Any frame may empty the queue: commands that wait for room resume from the event loop, not from this call. */
 static void send_queue(void) {
-  bool empty = flush();
+  bool done = flush() && !room_awaited;
   if (!nonblocking) return;
-  if (control_out >= 0) watch_set_events(&output, empty ? 0 : WRITABLE);
-  else watch_set_events(&channel, empty ? READABLE : READABLE | WRITABLE);
+  if (control_out >= 0) watch_set_events(&output, done ? 0 : WRITABLE);
+  else watch_set_events(&channel, done ? READABLE : READABLE | WRITABLE);
 }
 
 void send_frame(enum frame_type type, uint32_t id, const void *payload, size_t length) {
@@ -106,7 +114,11 @@ ssize_t channel_forward(enum frame_type type, uint32_t id, int fd, size_t most) 
   return got;
 }
 
-bool channel_has_room(void) { return outgoing.end - outgoing.start < HIGH_WATER; }
+bool channel_has_room(void) {
+  bool has_room = outgoing.end - outgoing.start < HIGH_WATER;
+  if (!has_room) room_awaited = true;
+  return has_room;
+}
 
 static struct frame_header parse_header(const char *at) {
   return (struct frame_header){(enum frame_type)(unsigned char)at[0], read_u32(at + 1), read_u32(at + 5)};
@@ -127,6 +139,7 @@ void channel_read_blocking(void *to, size_t length) {
   for (size_t got = 0; got < length;) {
     ssize_t more = read(control_fd, (char *)to + got, length - got);
     if (more < 0 && errno == EINTR) continue;
+    if (more <= 0 && on_host_gone) host_gone();
     if (more <= 0) _exit(EXIT_SETUP_FAILED);
     got += (size_t)more;
   }
@@ -147,7 +160,7 @@ static void read_channel(void) {
   char *at = reserve(&incoming, MAX_BYTES);
   ssize_t got = read(control_fd, at, MAX_BYTES);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) _exit(EXIT_HOST_GONE); /* the host closed the channel */
+  if (got <= 0) host_gone();
   incoming.end += (size_t)got;
   dispatch_frames();
 }
@@ -155,9 +168,10 @@ static void read_channel(void) {
 static void channel_ready(struct watch *watch, uint32_t events) {
   (void)watch;
   if (events & WRITABLE) {
-    bool had_room = channel_has_room();
+    bool was_awaited = room_awaited;
+    room_awaited = false;
     send_queue();
-    if (!had_room && channel_has_room()) room_handler();
+    if (was_awaited && channel_has_room()) room_handler();
   }
   if (events & ~(uint32_t)WRITABLE) read_channel();
 }

@@ -29,6 +29,9 @@ struct frame_header {
  * which is NUL-terminated.
  */
 char *read_setup_frame(struct frame_header *header, void (*read_bytes)(void *to, size_t length));
+/* What is done before exiting when the host is gone; NULL: nothing. */
+extern void (*on_host_gone)(void);
+_Noreturn void host_gone(void);
 /* Reads from the channel until all bytes are there; exits when the host has closed it. */
 void channel_read_blocking(void *to, size_t length);
 

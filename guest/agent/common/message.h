@@ -16,6 +16,9 @@ enum message_kind {
   MESSAGE_PREPARED = 'I', /* pid_t, with a descriptor: a namespace init and the socket to it */
   MESSAGE_FRAME = 'R',    /* a frame's type and payload, for the host */
   MESSAGE_USAGE = 'W',    /* struct isolated_usage */
+  CHANNEL_REPLACED = 'C', /* to guest/channel, with a descriptor: the new end of a Pod's channel */
+  MESSAGE_VERDICT = 'V',  /* to a namespace init: the host's answer to a request of `sudo` */
+  MESSAGE_SOCKET = 'O',   /* struct socket_request; in the answer with the socket */
   MESSAGE_PROXY = 'T',    /* with a descriptor: the listening socket of the command's proxy */
 };
 

@@ -4,7 +4,7 @@
 #define RINGFENCE_PROTOCOL_H
 
 /* Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-enum { PROTOCOL_VERSION = 9 };
+enum { PROTOCOL_VERSION = 10 };
 
 /* One frame is a letter (1 byte), an id (4 bytes), a length (4 bytes) and the payload; numbers are little endian. The id names a command or a stream; 0 is the sandbox itself. */
 enum frame_type {
@@ -29,7 +29,7 @@ enum frame_type {
   FRAME_COMMAND = 'C', /* from the host: fields of a command, each ends in NUL */
   FRAME_INPUT = 'I', /* from the host: bytes of standard input; an empty payload closes it */
   FRAME_RESIZE = 'Z', /* from the host: columns and rows (2 bytes each) */
-  FRAME_CONNECT = 'T', /* from the host: port (2 bytes) on the sandbox's loopback to open a stream to */
+  FRAME_CONNECT = 'T', /* from the host: port (2 bytes) on the sandbox's loopback to open a stream to; the id of the isolated command whose loopback it is (4 bytes), or nothing */
   FRAME_CONFIGURE = 'Y', /* from the host: during setup: the configuration */
   FRAME_FILTER = 'f', /* from the host: during setup: the seccomp filter */
   FRAME_EXPECT = 'e', /* from the host: during setup: `is` or `not`, path, device and inode of each mount */

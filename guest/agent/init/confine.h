@@ -6,7 +6,7 @@
 
 /* mounts.c */
 void mount_readonly(const char *path);
-/* Covers a file with /dev/null. A path that does not exist is skipped. */
+/* Covers a file with /dev/null, or a directory with an empty one. A path that does not exist is skipped. */
 void hide_path(const char *path);
 /* Covers the file or directory with this device and inode with an empty one. */
 void mask_path(const char *path, const char *dev, const char *ino);

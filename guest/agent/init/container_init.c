@@ -1,13 +1,17 @@
 #include "common/channel.h"
 #include "common/message.h"
+#include "init/config.h"
 #include "init/confine.h"
 #include "init/init.h"
+#include "isolate/isolate.h"
 #include "session/users.h"
 #include "supervise/resolve.h"
 
 #include <grp.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -108,6 +112,55 @@ static void check_mounts(char *at, const char *end) {
   }
 }
 
+enum { MAP_TRIES = 10000, MAP_PAUSE_US = 1000 };
+
+/* PLATFORM: Linux lets only somebody with a capability outside map id 0, so the host does it. */
+static void wait_for_map(void) {
+  char map[64];
+  for (int tries = 0; read_text_at(AT_FDCWD, "/proc/self/uid_map", map, sizeof map) <= 0; tries++) {
+    if (tries == MAP_TRIES) die("user namespace: the host did not map its user");
+    usleep(MAP_PAUSE_US);
+  }
+}
+
+/* Enters a user namespace in which our ids stay what they are. */
+static void enter_own_users(const struct isolated_user *user) {
+  char map[64];
+  if (unshare(CLONE_NEWUSER)) die("user namespace: %s", strerror(errno));
+  int length = snprintf(map, sizeof map, "%u %u 1", user->uid, user->uid);
+  int fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+  bool mapped = fd >= 0 && write(fd, map, (size_t)length) == length;
+  int error = errno;
+  if (fd >= 0) close(fd);
+  if (!mapped && !user->uid) return wait_for_map();
+  if (!mapped) die("user namespace: %s", strerror(error));
+  /* PLATFORM: gVisor has no such file. */
+  if (!access("/proc/self/setgroups", F_OK)) write_text("/proc/self/setgroups", "deny");
+  snprintf(map, sizeof map, "%u %u 1", user->gid, user->gid);
+  write_text("/proc/self/gid_map", map);
+}
+
+/*
+ * Isolated commands need mounts, and a container has no capability. A user namespace gives them to us, over mounts of
+ * our own and nothing of the host; commands get none of them. What the engine would hide in /proc, it shows to us: the
+ * kernel lets nobody mount another /proc beside one that others have covered.
+ */
+static void prepare_isolation(void) {
+  bool on_linux = prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_CHOWN, 0, 0) >= 0;
+  struct isolated_user user = {.uid = getuid(), .gid = getgid(), .on_linux = on_linux};
+  if (!has_root_user) {
+    enter_own_users(&user);
+    if (unshare(CLONE_NEWNS)) die("mounts: %s", strerror(errno));
+    user.first_id = user.uid;
+  }
+  if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("mounts: %s", strerror(errno));
+  limit_user_namespaces(false);
+  cover_kernel_files();
+  resolve_setup(); /* in our own mounts */
+  landlock_set_scope();
+  isolator_start(received.filter, user);
+}
+
 static void replace_standard_streams(void) {
   int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (nothing < 0) _exit(EXIT_SETUP_FAILED);
@@ -161,10 +214,12 @@ _Noreturn static void serve_configured(void) {
   expected = adopt_wanted_root(expected, end);
   resolve_setup();
   check_mounts(expected, end);
+  parse_config(received.config, received.config_length);
+  if (options.isolate) prepare_isolation();
   /* The engine has dropped them already; this does not rely on it. */
   if (has_root_user) keep_root_capabilities();
   else drop_privileges(false);
-  serve_in_container(received.config, received.config_length, received.filter);
+  serve_in_container(received.filter);
 }
 
 _Noreturn void container_main(void) {
@@ -173,8 +228,13 @@ _Noreturn void container_main(void) {
   serve_configured();
 }
 
+_Noreturn void serve_pod(void) {
+  on_host_gone = pod_start_again;
+  serve_configured();
+}
+
 _Noreturn void pod_main(const char *path) {
   clear_environment();
   connect_channel(path);
-  serve_configured();
+  serve_pod();
 }

@@ -19,6 +19,11 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+void cover_kernel_files(void) {
+  for (size_t i = 0; i < options.hidden.count; i++) hide_path(options.hidden.items[i]);
+  for (size_t i = 0; i < options.readonly.count; i++) mount_readonly(options.readonly.items[i]);
+}
+
 static void finish_mounts(void) {
   for (size_t i = 0; i + 2 < options.overlays.count; i += 3)
     mount_overlay(options.overlays.items[i], options.overlays.items[i + 1], options.overlays.items[i + 2]);
@@ -26,8 +31,7 @@ static void finish_mounts(void) {
     move_mount_to(options.nested.items[i], options.nested.items[i + 1], options.nested.items[i + 2]);
   for (size_t i = 0; i + 2 < options.masks.count; i += 3)
     mask_path(options.masks.items[i], options.masks.items[i + 1], options.masks.items[i + 2]);
-  for (size_t i = 0; i < options.hidden.count; i++) hide_path(options.hidden.items[i]);
-  for (size_t i = 0; i < options.readonly.count; i++) mount_readonly(options.readonly.items[i]);
+  cover_kernel_files();
   if (has_root_user) give_terminals_to_tty();
 }
 
@@ -193,7 +197,12 @@ _Noreturn void init_main(int config, int filter) {
   check_supervised_mounts();
   if (options.handover_fd >= 0) stream_raise_loopback_gso();
   /* Bubblewrap makes the mounts as user 0 of its namespace; a nested one gives the user its own uid back. */
-  if (options.isolate) landlock_set_scope(), isolator_start(filter);
+  if (options.isolate) {
+    landlock_set_scope();
+    struct isolated_user user = {.is_elsewhere = options.uid != NULL, .on_linux = true};
+    if (options.uid) user.uid = (unsigned)atoi(options.uid), user.gid = (unsigned)atoi(options.gid);
+    isolator_start(filter, user);
+  }
   if (options.uid) map_user(options.uid, options.gid, 0);
   if (options.isolate) isolator_enter_users();
   if (options.range_lock >= 0) fcntl(options.range_lock, F_SETFD, FD_CLOEXEC);
@@ -202,8 +211,7 @@ _Noreturn void init_main(int config, int filter) {
   confine_and_serve(filter);
 }
 
-_Noreturn void serve_in_container(char *config, size_t length, int filter) {
-  parse_config(config, length);
+_Noreturn void serve_in_container(int filter) {
   check_supervised_mounts();
   confine_and_serve(filter);
 }

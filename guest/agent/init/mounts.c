@@ -43,12 +43,19 @@ void mount_readonly(const char *path) {
   close(target);
 }
 
-void hide_path(const char *path) {
-  int target = open_no_symlinks(AT_FDCWD, path, O_PATH);
-  if (target < 0 && errno == ENOENT) return;
+static bool cover(int target, bool directory) {
   char link[64];
   snprintf(link, sizeof link, "/proc/self/fd/%d", target);
-  if (target < 0 || mount("/dev/null", link, NULL, MS_BIND, NULL)) die("cannot hide %s: %s", path, strerror(errno));
+  return directory ? !mount("mask", link, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=0")
+                   : !mount("/dev/null", link, NULL, MS_BIND, NULL);
+}
+
+void hide_path(const char *path) {
+  int target = open_no_symlinks(AT_FDCWD, path, O_PATH);
+  struct stat stat;
+  if (target < 0 && errno == ENOENT) return;
+  if (target < 0 || fstat(target, &stat) || !cover(target, S_ISDIR(stat.st_mode)))
+    die("cannot hide %s: %s", path, strerror(errno));
   close(target);
 }
 
@@ -58,12 +65,7 @@ void mask_path(const char *path, const char *dev, const char *ino) {
   if (target < 0 || fstat(target, &stat)) die("cannot open %s: %s", path, strerror(errno));
   if (stat.st_dev != strtoull(dev, NULL, 10) || stat.st_ino != strtoull(ino, NULL, 10))
     die("%s was replaced after the policy checked it", path);
-  char link[64];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", target);
-  int failed = S_ISDIR(stat.st_mode)
-                   ? mount("mask", link, "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=0")
-                   : mount("/dev/null", link, NULL, MS_BIND, NULL);
-  if (failed) die("cannot mask %s: %s", path, strerror(errno));
+  if (!cover(target, S_ISDIR(stat.st_mode))) die("cannot mask %s: %s", path, strerror(errno));
   close(target);
 }
 

@@ -14,8 +14,17 @@
 #include "session/subreaper.h"
 
 /* isolator.c */
+/* Who the commands of the sandbox are, seen from the isolator. */
+struct isolated_user {
+  bool is_elsewhere; /* in a user namespace that PID 1 enters after the isolator was forked */
+  unsigned uid, gid; /* PID 1's in that namespace */
+  bool yields;   /* namespaces are made at a low priority, which only the kernel's own root user can give up again */
+  bool on_linux; /* and not on gVisor, which has no ambient capabilities */
+  unsigned first_id; /* what the sandbox's id 0 is where the isolator makes mounts */
+};
+extern struct isolated_user isolated_user;
 /* Forks the isolator, which keeps our capabilities. To be called before they are dropped. */
-void isolator_start(int filter);
+void isolator_start(int filter, struct isolated_user user);
 /* Tells the isolator that PID 1 is in its last user namespace. */
 void isolator_enter_users(void);
 extern pid_t isolator_pid;
@@ -38,6 +47,11 @@ struct isolated_assignment {
 };
 enum { ASSIGNED_FDS = 4 };
 
+/* A socket in a command's network, for a stream of this id. */
+struct socket_request {
+  uint32_t stream, ipv6;
+};
+
 /* What a namespace init measures and PID 1 cannot see. */
 struct isolated_usage {
   uint64_t memory, disk;
@@ -58,7 +72,7 @@ void isolation_child_exited(pid_t pid);
 bool isolation_is_known(pid_t pid);
 /* A process of a command, which its namespace init knows by another number. Returns 0 when it is gone. */
 pid_t isolated_process(pid_t init, pid_t inner);
-/* Kills every process of the sandbox except PID 1 and the isolator. */
+/* Kills every process of every command. */
 void kill_all_commands(void);
 
 #endif

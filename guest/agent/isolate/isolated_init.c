@@ -7,6 +7,7 @@
 #include "limits/limits.h"
 #include "session/session.h"
 #include "session/streams.h"
+#include "session/sudo.h"
 #include "session/users.h"
 #include "supervise/protected_paths.h"
 #include "supervise/resolve.h"
@@ -16,6 +17,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/vfs.h>
@@ -31,8 +33,8 @@ static pid_t child;
 static struct watch from_child, from_parent, listener, children;
 
 static void relay_frame(enum frame_type type, const void *payload, size_t length) {
-  char text[MAX_TEXT];
-  if (length > sizeof text - 2) length = sizeof text - 2;
+  char text[MAX_TEXT + 1];
+  if (length > sizeof text - 1) length = sizeof text - 1;
   text[0] = (char)type;
   memcpy(text + 1, payload, length);
   send_message(to_parent, MESSAGE_FRAME, text, length + 1, -1);
@@ -40,9 +42,12 @@ static void relay_frame(enum frame_type type, const void *payload, size_t length
 
 /* SECURITY: the same steps as in PID 1 of the sandbox; a failure ends the process before any command runs in it. */
 static void confine(const struct isolated_parts *parts) {
-  if (parts->users >= 0 && setns(parts->users, CLONE_NEWUSER)) die("user namespace: %s", strerror(errno));
+  const struct isolated_user *user = &isolated_user;
+  if (parts->users >= 0 && (setns(parts->users, CLONE_NEWUSER) || setresgid(user->gid, user->gid, user->gid) ||
+                            setresuid(user->uid, user->uid, user->uid)))
+    die("user namespace: %s", strerror(errno));
   if (has_root_user) keep_root_capabilities();
-  else drop_privileges(true);
+  else drop_privileges(user->on_linux);
   landlock_restrict(&options.writable, !options.whole_file_system, has_root_user, LANDLOCK_SCOPED);
   if (count_shared_memory) socket_usage_setup();
   signal(SIGIO, SIG_IGN);
@@ -95,12 +100,22 @@ static void child_ready(struct watch *watch, uint32_t events) {
   if (kind == MESSAGE_LISTENER && fd >= 0) watch_start(&listener, fd, READABLE, listener_ready, NULL);
 }
 
+static void pass_socket(const char *text) {
+  struct socket_request request;
+  memcpy(&request, text, sizeof request);
+  int fd = open_stream_socket(request.ipv6);
+  send_message(to_parent, MESSAGE_SOCKET, &request, sizeof request, fd);
+  if (fd >= 0) close(fd);
+}
+
 static void parent_ready(struct watch *watch, uint32_t events) {
   (void)events;
   char kind, text[64];
-  int fd;
-  if (receive_message(watch->fd, &kind, text, sizeof text, &fd) < 0) _exit(0);
+  int fd, length = receive_message(watch->fd, &kind, text, sizeof text, &fd);
+  if (length < 0) _exit(0);
   if (kind == MESSAGE_START) send_message(from_child.fd, MESSAGE_START, "", 0, -1);
+  if (kind == MESSAGE_VERDICT) sudo_handle_verdict(text, (size_t)length);
+  if (kind == MESSAGE_SOCKET && length == sizeof(struct socket_request)) pass_socket(text);
 }
 
 static void reap(struct watch *watch, uint32_t events) {
@@ -165,6 +180,7 @@ static void start_child(struct command_spec *spec) {
   if (child < 0) die("cannot start a process: %s", strerror(errno));
   if (child == 0) {
     close(to_parent);
+    if (commands_cgroup >= 0 && write(commands_cgroup, "0", 1) != 1) die("cgroup: %s", strerror(errno));
     exec_command(spec, sockets[1], session->supervised, spec->columns > 0);
   }
   close(sockets[1]);
@@ -198,9 +214,12 @@ _Noreturn void isolated_main(const struct isolated_parts *parts) {
   struct isolated_assignment assignment;
   struct command_spec spec;
   to_parent = child_socket = parts->messages;
+  /* The command that runs meanwhile goes first. */
+  if (isolated_user.yields) setpriority(PRIO_PROCESS, 0, 19);
   prepare_namespaces();
   resolve_setup();
   ignore_private_disk();
+  if (isolated_user.yields && setpriority(PRIO_PROCESS, 0, 0)) die("priority: %s", strerror(errno));
   confine(parts);
   if (parts->users >= 0) close(parts->users);
   bool supervised = protection.mounts.count > 0 || network_guarantee != NULL || tracing || count_shared_memory ||
@@ -208,6 +227,8 @@ _Noreturn void isolated_main(const struct isolated_parts *parts) {
   own = (struct session){&options.command, supervised, -1, false};
   session = &own;
   raise_nofile_limit(&session->defaults->rlimits);
+  if (has_root_user) sudo_listen_for_one();
+  if (!send_message(to_parent, MESSAGE_PREPARED, "", 0, -1)) _exit(EXIT_SETUP_FAILED);
   char *request = receive_assignment(&assignment);
   frame_relay = relay_frame;
   set_agent_processes(assignment.agent_processes);

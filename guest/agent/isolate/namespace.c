@@ -19,9 +19,6 @@
  * /run and /proc. Mounts below these directories are moved to the new ones.
  */
 
-#define TREE_CLONE 1
-#define TREE_RECURSIVE 0x8000
-#define MOVE_FROM_EMPTY 0x4
 #define STAGE_DEV "/tmp/.dev"
 #define STAGE_FILE "/tmp/.file"
 
@@ -29,7 +26,7 @@ enum { MAX_COVER = 1 << 16, MAX_INNER = 256, MAX_MOUNTINFO = 1 << 20 };
 
 struct inner_mount {
   char path[PATH_MAX];
-  int tree;
+  int source;
 };
 
 static char mountinfo[MAX_MOUNTINFO];
@@ -89,12 +86,12 @@ static size_t clone_inner(const char *root, struct inner_mount *mounts) {
     /* Parts of the old /proc show the processes of PID 1's namespace; those of the configuration are made again. */
     if (is_proc && (!strcmp(type, "proc") || is_hidden(path))) continue;
     if (count == MAX_INNER) die("isolation: too many mounts below %s", root);
-    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, TREE_CLONE | O_CLOEXEC | TREE_RECURSIVE);
+    int source = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     /* A later mount covers it, so commands of the sandbox do not see it either. */
-    if (tree < 0 && (errno == ENOENT || errno == ENOTDIR)) continue;
-    if (tree < 0) die("isolation: cannot copy the mount %s: %s", path, strerror(errno));
+    if (source < 0 && (errno == ENOENT || errno == ENOTDIR)) continue;
+    if (source < 0) die("isolation: cannot copy the mount %s: %s", path, strerror(errno));
     strcpy(mounts[count].path, path);
-    mounts[count++].tree = tree;
+    mounts[count++].source = source;
   }
   return count;
 }
@@ -115,7 +112,7 @@ static void make_mount_point(const char *root, const char *path, bool directory)
 static void cover_with_copy(const struct inner_mount *inner) {
   static char text[MAX_COVER];
   char link[64];
-  snprintf(link, sizeof link, "/proc/self/fd/%d", inner->tree);
+  snprintf(link, sizeof link, "/proc/self/fd/%d", inner->source);
   int from = open(link, O_RDONLY | O_CLOEXEC), to = open(STAGE_FILE, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0444);
   ssize_t length = from < 0 ? -1 : read(from, text, sizeof text);
   if (length < 0 || length == sizeof text || to < 0 || write(to, text, (size_t)length) != length ||
@@ -130,26 +127,37 @@ static void cover_with_copy(const struct inner_mount *inner) {
 static void attach_inner(const char *root, struct inner_mount *mounts, size_t count) {
   for (size_t i = 0; i < count; i++) {
     struct stat stat;
-    if (fstat(mounts[i].tree, &stat)) die("isolation: %s: %s", mounts[i].path, strerror(errno));
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", mounts[i].source);
+    if (fstat(mounts[i].source, &stat)) die("isolation: %s: %s", mounts[i].path, strerror(errno));
     if (strcmp(root, "/proc")) make_mount_point(root, mounts[i].path, S_ISDIR(stat.st_mode));
     if (S_ISREG(stat.st_mode) && !stat.st_nlink) cover_with_copy(&mounts[i]);
-    else if (syscall(SYS_move_mount, mounts[i].tree, "", AT_FDCWD, mounts[i].path, MOVE_FROM_EMPTY))
+    else if (mount(link, mounts[i].path, NULL, MS_BIND | MS_REC, NULL))
       die("isolation: cannot mount on %s: %s", mounts[i].path, strerror(errno));
-    close(mounts[i].tree);
+    close(mounts[i].source);
   }
 }
 
-/* An empty tmpfs as large as the one that it covers; a directory of the host has no size of its own. */
+/*
+ * Mounts an empty tmpfs as large as the one at `like`; a directory of the host has no size of its own. It belongs to the
+ * sandbox's root user, if there is one.
+ */
+static void mount_tmpfs(const char *path, const char *like, const char *mode, unsigned long flags) {
+  struct statfs old;
+  char data[128];
+  unsigned owner = isolated_user.first_id;
+  bool limited = !statfs(like, &old) && old.f_type == TMPFS_MAGIC && old.f_blocks;
+  int length = snprintf(data, sizeof data, "mode=%s,uid=%u,gid=%u", mode, owner, owner);
+  if (limited)
+    snprintf(data + length, sizeof data - (size_t)length, ",size=%llu",
+             (unsigned long long)old.f_blocks * (uint64_t)old.f_bsize);
+  if (mount("tmpfs", path, "tmpfs", MS_NOSUID | flags, data)) die("isolation: %s: %s", path, strerror(errno));
+}
+
 static void replace_directory(const char *path, const char *mode) {
   static struct inner_mount inner[MAX_INNER];
-  struct statfs old;
-  char data[64];
   size_t count = clone_inner(path, inner);
-  bool limited = !statfs(path, &old) && old.f_type == TMPFS_MAGIC && old.f_blocks;
-  if (limited)
-    snprintf(data, sizeof data, "mode=%s,size=%llu", mode, (unsigned long long)old.f_blocks * (uint64_t)old.f_bsize);
-  else snprintf(data, sizeof data, "mode=%s", mode);
-  if (mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, data)) die("isolation: %s: %s", path, strerror(errno));
+  mount_tmpfs(path, path, mode, MS_NODEV);
   attach_inner(path, inner, count);
 }
 
@@ -173,10 +181,29 @@ static void copy_device(const char *name) {
   close(fd);
 }
 
+/* Shared memory is part of bubblewrap's /dev; elsewhere it is a tmpfs with a limit of its own. */
+static void make_shared_memory(void) {
+  struct stat all, shared;
+  if (mkdir(STAGE_DEV "/shm", 01777)) die("isolation: /dev/shm: %s", strerror(errno));
+  if (stat("/dev", &all) || stat("/dev/shm", &shared) || all.st_dev == shared.st_dev) return;
+  mount_tmpfs(STAGE_DEV "/shm", "/dev/shm", "1777", MS_NODEV);
+}
+
+static void make_terminals(void) {
+  char data[64];
+  int length = snprintf(data, sizeof data, "newinstance,ptmxmode=0666,mode=620");
+  if (has_root_user) snprintf(data + length, sizeof data - (size_t)length, ",gid=%u", isolated_user.first_id + 5);
+  if (mkdir(STAGE_DEV "/pts", 0755) || mount("devpts", STAGE_DEV "/pts", "devpts", MS_NOSUID | MS_NOEXEC, data))
+    die("isolation: /dev/pts: %s", strerror(errno));
+  /* PLATFORM: gVisor takes the mode of new terminals for that of the directory. */
+  struct stat stat_of;
+  if (!stat(STAGE_DEV "/pts", &stat_of) && (stat_of.st_mode & 0777) != 0755) chmod(STAGE_DEV "/pts", 0755);
+}
+
 /* A /dev with the same devices and links, and nothing that commands put there. */
 static void replace_devices(void) {
-  if (mkdir(STAGE_DEV, 0755) || mount("tmpfs", STAGE_DEV, "tmpfs", MS_NOSUID, "mode=0755"))
-    die("isolation: /dev: %s", strerror(errno));
+  if (mkdir(STAGE_DEV, 0755)) die("isolation: /dev: %s", strerror(errno));
+  mount_tmpfs(STAGE_DEV, "/dev", "0755", 0);
   DIR *old = opendir("/dev");
   if (!old) die("isolation: /dev: %s", strerror(errno));
   static const char *const LINKS[] = {"fd", "stdin", "stdout", "stderr", "core", "ptmx"};
@@ -186,11 +213,10 @@ static void replace_devices(void) {
   for (size_t i = 0; i < LENGTH(DEVICES); i++)
     if (!faccessat(dirfd(old), DEVICES[i], F_OK, 0)) copy_device(DEVICES[i]);
   closedir(old);
-  if (mkdir(STAGE_DEV "/shm", 01777) || mkdir(STAGE_DEV "/pts", 0755) ||
-      mount("devpts", STAGE_DEV "/pts", "devpts", MS_NOSUID | MS_NOEXEC,
-            has_root_user ? "newinstance,ptmxmode=0666,mode=620,gid=5" : "newinstance,ptmxmode=0666,mode=620"))
-    die("isolation: /dev/pts: %s", strerror(errno));
-  if (mount(STAGE_DEV, "/dev", NULL, MS_MOVE, NULL) || rmdir(STAGE_DEV)) die("isolation: /dev: %s", strerror(errno));
+  make_shared_memory();
+  make_terminals();
+  if (mount(STAGE_DEV, "/dev", NULL, MS_BIND | MS_REC, NULL) || umount2(STAGE_DEV, MNT_DETACH) || rmdir(STAGE_DEV))
+    die("isolation: /dev: %s", strerror(errno));
 }
 
 /* Shows the processes of the new PID namespace, with the same read-only and hidden parts as the sandbox's. */
@@ -211,7 +237,10 @@ static void raise_loopback(void) {
   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) die("isolation: loopback: %s", strerror(errno));
   request.ifr_flags = IFF_UP | IFF_RUNNING;
-  if (ioctl(fd, SIOCSIFFLAGS, &request)) die("isolation: loopback: %s", strerror(errno));
+  /* PLATFORM: gVisor cannot change it; there a new network has one that is up. */
+  bool up = !ioctl(fd, SIOCSIFFLAGS, &request) ||
+            (errno == ENOTTY && !ioctl(fd, SIOCGIFFLAGS, &request) && request.ifr_flags & IFF_UP);
+  if (!up) die("isolation: loopback: %s", strerror(errno));
   close(fd);
 }
 
@@ -224,15 +253,31 @@ static bool is_granted(const char *path) {
   return false;
 }
 
+/* Some engines mount further ones for programs that want to write there. */
+static void replace_other_tmpfs(void) {
+  static const char *const PATHS[] = {"/run", "/var/tmp"};
+  struct statfs fs;
+  struct stat stat;
+  for (size_t i = 0; i < LENGTH(PATHS); i++) {
+    if (is_granted(PATHS[i]) || lstat(PATHS[i], &stat) || !S_ISDIR(stat.st_mode)) continue;
+    if (!statfs(PATHS[i], &fs) && fs.f_type == TMPFS_MAGIC) replace_directory(PATHS[i], i ? "1777" : "0755");
+  }
+}
+
 void prepare_namespaces(void) {
   if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) die("isolation: mounts: %s", strerror(errno));
   if (is_granted("/tmp")) die("isolation: the sandbox mounts a directory on /tmp, which would be shared");
   replace_directory("/tmp", "1777");
+  replace_other_tmpfs();
   if (has_root_user) {
-    replace_directory("/run", "0755");
-    if (mkdir("/run/ringfence", 0755) || mkdir("/run/lock", 01777)) die("isolation: /run: %s", strerror(errno));
+    unsigned root = isolated_user.first_id;
+    if (mkdir("/run/ringfence", 0755) || mkdir("/run/lock", 01777) || chown("/run/ringfence", root, root) ||
+        chown("/run/lock", root, root))
+      die("isolation: /run: %s", strerror(errno));
   }
   replace_devices();
   replace_proc();
   raise_loopback();
+  /* The network belongs to another user namespace than the sandbox's root user. */
+  if (has_root_user && isolated_user.is_elsewhere) write_text("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
 }

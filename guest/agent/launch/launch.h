@@ -35,5 +35,7 @@ int pod_install(char **argv);
 int pod_fill_file(const char *path);
 /* Exits with 0 when a Pod reaches the cluster's API, with 3 when it does not. */
 int pod_reach(int tries);
+/* Says in the message of the ended container which kernel it saw. */
+int pod_kernel(void);
 
 #endif

@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/utsname.h>
 
 /* What runs in a Pod besides the sandbox: before it starts, and to find out what the cluster's network lets through. */
 
@@ -77,6 +78,18 @@ int pod_install(char **argv) {
   write_in(directory, "passwd", passwd);
   write_in(directory, "group", group);
   for (char **file = argv + 3; *file; file++) create_placeholder(*file);
+  return 0;
+}
+
+/* Tells the cluster which kernel this is, in the message that it keeps of an ended container. */
+int pod_kernel(void) {
+  char boot[64] = "";
+  struct utsname kernel;
+  ssize_t length = read_text_at(AT_FDCWD, "/proc/sys/kernel/random/boot_id", boot, sizeof boot);
+  boot[length > 0 ? strcspn(boot, "\n") : 0] = 0;
+  int fd = open("/dev/termination-log", O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || uname(&kernel) || dprintf(fd, "%s\n%s\n", boot, kernel.version) < 0)
+    die("the kernel cannot be named: %s", strerror(errno));
   return 0;
 }
 

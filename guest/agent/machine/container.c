@@ -1,5 +1,7 @@
+#include "init/config.h"
 #include "init/confine.h"
 #include "init/init.h"
+#include "isolate/isolate.h"
 #include "limits/limits.h"
 #include "machine/machine.h"
 #include "session/session.h"
@@ -31,8 +33,8 @@ static void create_file(const char *path, mode_t mode, const char *text) {
   close(fd);
 }
 
-static void mount_at(const char *what, const char *where, const char *type, unsigned long flags, const char *options) {
-  if (mount(what, where, type, flags, options)) die("cannot mount %s: %s", where, strerror(errno));
+static void mount_at(const char *what, const char *where, const char *type, unsigned long flags, const char *data) {
+  if (mount(what, where, type, flags, data)) die("cannot mount %s: %s", where, strerror(errno));
 }
 
 /* Creates the directories of a path; the last component only where it is a directory itself. */
@@ -100,9 +102,9 @@ static void mount_private_directories(void) {
 /* Until the host tells the size, nothing fits. */
 static void resize_private_directories(const char *size) {
   static const char *const SIZED[] = {"/new/tmp", "/new/dev/shm"};
-  char options[64];
-  snprintf(options, sizeof options, "mode=1777,size=%s", size);
-  for (size_t i = 0; i < LENGTH(SIZED); i++) mount_at(NULL, SIZED[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, options);
+  char data[64];
+  snprintf(data, sizeof data, "mode=1777,size=%s", size);
+  for (size_t i = 0; i < LENGTH(SIZED); i++) mount_at(NULL, SIZED[i], NULL, MS_REMOUNT | MS_NOSUID | MS_NODEV, data);
 }
 
 /* The shortest path comes first, because a mount may lie inside another one. */
@@ -193,24 +195,40 @@ static void build_common(void) {
   unmount_all(SETUP_MOUNTS);
 }
 
+/* The isolator stays the machine's root user: only he may mount a /proc for each command. */
+static void start_isolator(void) {
+  struct isolated_user user = {.is_elsewhere = true, .yields = true, .on_linux = true, .first_id = machine.root};
+  if (!machine.root) user.uid = (unsigned)atoi(machine.uid), user.gid = (unsigned)atoi(machine.gid);
+  landlock_set_scope();
+  isolator_start(machine.filter, user);
+}
+
+static void become_user_of_sandbox(void) {
+  if (options.isolate) start_isolator();
+  if (machine.root) become_machine_root_user();
+  else become_sandbox_user();
+  if (options.isolate) isolator_enter_users();
+}
+
 static void enter_readonly_root(void) {
   write_files();
   bind_mounts();
   enter_root();
-  become_sandbox_user();
+  become_user_of_sandbox();
 }
 
 static void enter_writable_root(void) {
   build_writable_root();
   bind_in_writable_root();
   enter_root();
-  become_machine_root_user();
+  become_user_of_sandbox();
   fill_writable_root();
 }
 
 _Noreturn void machine_container_main(void) {
   build_common();
   receive_setup();
+  parse_config(machine.config, machine.config_length);
   resize_private_directories(machine.tmp ? machine.tmp : "50%");
   if (machine.root) enter_writable_root();
   else enter_readonly_root();
@@ -220,5 +238,5 @@ _Noreturn void machine_container_main(void) {
   machine_helper = machine.helper;
   machine_token = machine.token;
   files_copied_at = machine.files_copied_at;
-  serve_in_container(machine.config, machine.config_length, machine.filter);
+  serve_in_container(machine.filter);
 }

@@ -46,7 +46,19 @@ struct command *command_of_subreaper(pid_t pid) {
   return command;
 }
 
+bool command_ask_for_socket(const struct command *command, uint32_t stream, bool ipv6) {
+  struct socket_request request = {stream, ipv6};
+  return command->isolated && command->messages.fd >= 0 &&
+         send_message(command->messages.fd, MESSAGE_SOCKET, &request, sizeof request, -1);
+}
+
+void command_pass_verdict(const struct command *command, const char *payload, size_t length) {
+  if (!command || !command->isolated) return sudo_handle_verdict(payload, length);
+  if (command->messages.fd >= 0) send_message(command->messages.fd, MESSAGE_VERDICT, payload, length, -1);
+}
+
 static void free_command(struct command *command) {
+  streams_forget_command(command->id);
   sudo_forget(command);
   isolation_forget(command);
   disk_add_bytes(command->usage.disk);
@@ -104,29 +116,46 @@ static void record_exit(struct command *command, int status) {
   stdio_finish(command);
 }
 
+/* The host knows processes by PID 1's numbers: token, pid, words. */
+static void relay_sudo(const struct command *command, char *payload, size_t length) {
+  pid_t inner, pid;
+  memcpy(&inner, payload + 4, sizeof inner);
+  pid = isolated_process(command->subreaper, inner);
+  memcpy(payload + 4, &pid, sizeof pid);
+  send_frame(FRAME_SUDO, command->id, payload, length);
+}
+
 /* From the namespace init of an isolated command. SECURITY: it may report, and neither start nor end anything. */
 static void isolated_message(struct command *command, char kind, char *text, size_t length, int fd) {
   if (kind == MESSAGE_PROXY && fd >= 0 && command->proxy.fd < 0)
     return stream_listen_for(&command->proxy, fd, command->id);
+  struct socket_request request;
+  if (kind == MESSAGE_SOCKET && length == sizeof request) {
+    memcpy(&request, text, sizeof request);
+    return stream_take_socket(request.stream, command->id, fd);
+  }
   if (fd >= 0) close(fd);
   if (kind == MESSAGE_USAGE && length == sizeof command->usage) memcpy(&command->usage, text, length);
+  if (kind == MESSAGE_FRAME && length >= 9 && text[0] == FRAME_SUDO) return relay_sudo(command, text + 1, length - 1);
   bool relayed = kind == MESSAGE_FRAME && length > 0 && (text[0] == FRAME_VIOLATION || text[0] == FRAME_USE);
   if (relayed) send_frame((enum frame_type)text[0], command->id, text + 1, length - 1);
 }
 
 static bool is_isolated_message(char kind) {
-  return kind == MESSAGE_PROXY || kind == MESSAGE_USAGE || kind == MESSAGE_FRAME;
+  return kind == MESSAGE_PROXY || kind == MESSAGE_USAGE || kind == MESSAGE_FRAME || kind == MESSAGE_SOCKET;
 }
 
 static void kill_command(const struct command *command) {
-  if (!command->isolated) kill_tree(command->subreaper);
-  else if (command->subreaper) kill(command->subreaper, SIGKILL);
+  if (!command->isolated) return kill_tree(command->subreaper);
+  /* PLATFORM: in gVisor the first process of a PID namespace never ends when it is killed; without its command it exits. */
+  if (command->subreaper && isolated_user.on_linux) kill(command->subreaper, SIGKILL);
+  else if (command->subreaper && command->child > 1) kill(command->child, SIGKILL);
 }
 
 static void message_ready(struct watch *watch, uint32_t events) {
   (void)events;
   struct command *command = watch->owner;
-  char kind, text[MAX_TEXT + 1];
+  char kind, text[MAX_TEXT + 2];
   int fd, length = receive_message(watch->fd, &kind, text, sizeof text, &fd);
   if (length < 0) return watch_close(watch);
   if (command->isolated && is_isolated_message(kind)) return isolated_message(command, kind, text, (size_t)length, fd);
@@ -242,6 +271,10 @@ void command_handle_frame(struct command *command, enum frame_type type, char *p
   }
 }
 
+void commands_request_kill(void) {
+  for (struct command *command = commands; command; command = command->next) command->kill_requested = true;
+}
+
 void commands_freeze(bool still) {
   frozen = still;
   kill(-1, still ? SIGSTOP : SIGCONT);
@@ -263,6 +296,7 @@ static void subreaper_exited(struct command *command, int status) {
     message_ready(&command->messages, READABLE);
   }
   command->subreaper = 0;
+  streams_forget_command(command->id);
   if (!command->exited && !command->exit_reported) record_exit(command, WIFSIGNALED(status) ? status : SIGKILL);
   else command_free_if_done(command);
 }

@@ -36,11 +36,17 @@ struct command *command_find(uint32_t id);
 bool commands_any(void);
 /* Watches the socket to its subreaper. */
 void command_watch_messages(struct command *command, int socket);
+/* Passes the host's answer to a request of `sudo` on. */
+void command_pass_verdict(const struct command *command, const char *payload, size_t length);
+/* Asks the namespace init of an isolated command for a socket in its network, for a stream. */
+bool command_ask_for_socket(const struct command *command, uint32_t stream, bool ipv6);
 /* Frees it when its processes are gone and all its output has been read. */
 void command_free_if_done(struct command *command);
 void command_handle_frame(struct command *command, enum frame_type type, char *payload, size_t length);
 /* The channel has room again. */
 void commands_resume_output(void);
+/* Commands that have no process yet are killed as soon as they have one. */
+void commands_request_kill(void);
 /* Returns whether the process was the subreaper of a command. */
 bool commands_subreaper_exited(pid_t pid, int status);
 bool commands_is_subreaper(pid_t pid);

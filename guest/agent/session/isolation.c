@@ -167,38 +167,54 @@ void isolation_child_exited(pid_t pid) {
 /* SECURITY: all children of PID 1 in another PID namespace are the isolator's; while one is prepared it has no name yet. */
 bool isolation_is_known(pid_t pid) { return pid == isolator_pid || pid == prepared.pid || (asked && isolator_pid); }
 
-static pid_t inner_pid(const char *pid) {
+/* PLATFORM: gVisor does not tell it; when this is asked, a namespace init has one child. */
+static bool has_inner_pid(const char *pid, pid_t wanted) {
   char path[300], text[2048];
   snprintf(path, sizeof path, "%s/status", pid);
   const char *line = read_text_at(proc_fd, path, text, sizeof text) > 0 ? strstr(text, "\nNSpid:") : NULL;
   int outer, inner;
-  return line && sscanf(line, "\nNSpid: %d %d", &outer, &inner) == 2 ? inner : 0;
+  return !line || (sscanf(line, "\nNSpid: %d %d", &outer, &inner) == 2 && inner == wanted);
+}
+
+enum { MAX_DEPTH = 4096 };
+
+static bool is_below(pid_t pid, pid_t init) {
+  char name[16];
+  for (int depth = 0; depth < MAX_DEPTH && pid > 1; depth++) {
+    snprintf(name, sizeof name, "%d", pid);
+    pid = live_parent_of(name);
+    if (pid == init) return true;
+  }
+  return false;
 }
 
 pid_t isolated_process(pid_t init, pid_t inner) {
   DIR *processes = opendir("/proc");
   pid_t found = 0;
   for (struct dirent *entry; processes && !found && (entry = readdir(processes));)
-    if (isdigit((unsigned char)entry->d_name[0]) && live_parent_of(entry->d_name) == init &&
-        inner_pid(entry->d_name) == inner)
+    if (isdigit((unsigned char)entry->d_name[0]) && has_inner_pid(entry->d_name, inner) &&
+        is_below(atoi(entry->d_name), init))
       found = atoi(entry->d_name);
   if (processes) closedir(processes);
   return found;
 }
 
+/* They end by themselves when their commands are gone, and the prepared one has none. */
+static bool is_namespace_init(pid_t pid) { return pid == prepared.pid || command_of_subreaper(pid); }
+
 /* A stopped process cannot fork, so nothing new appears between the two steps. */
 void kill_all_commands(void) {
-  if (isolator_socket < 0) {
+  DIR *processes = isolator_socket < 0 ? NULL : opendir("/proc");
+  if (!processes) {
     kill(-1, SIGKILL);
     return;
   }
   kill(-1, SIGSTOP);
-  DIR *processes = opendir("/proc");
-  for (struct dirent *entry; processes && (entry = readdir(processes));) {
+  for (struct dirent *entry; (entry = readdir(processes));) {
     pid_t pid = isdigit((unsigned char)entry->d_name[0]) ? atoi(entry->d_name) : 0;
-    if (pid > 1 && pid != isolator_pid) kill(pid, SIGKILL);
+    if (pid > 1 && pid != isolator_pid && !is_namespace_init(pid)) kill(pid, SIGKILL);
   }
-  if (processes) closedir(processes);
-  else kill(-1, SIGKILL);
-  kill(isolator_pid, SIGCONT);
+  closedir(processes);
+  commands_request_kill();
+  kill(-1, SIGCONT);
 }

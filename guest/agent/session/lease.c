@@ -16,7 +16,7 @@ static void lease_ended(struct watch *watch, uint32_t events) {
   (void)watch;
   (void)events;
   send_frame(FRAME_ERROR, 0, reason, sizeof reason - 1);
-  _exit(EXIT_HOST_GONE);
+  host_gone();
 }
 
 void lease_renew(uint32_t ms) {

@@ -66,14 +66,22 @@ static void renew_identity(const char *payload, size_t length) {
   send_frame(FRAME_RENEWED, 0, "", 0);
 }
 
+/* SECURITY: where commands are isolated, a stream leads to one of them, and never to the network of PID 1. */
+static void handle_connect(uint32_t id, const char *payload, size_t length) {
+  bool has_command = length == 6;
+  uint32_t command = has_command ? payload_number(payload + 2, 4) : 0;
+  bool fits = has_command ? isolator_pid && command_find(command) : length == 2 && !isolator_pid;
+  stream_connect(id, fits ? payload_number(payload, 2) : 0, command);
+}
+
 static void handle_frame(enum frame_type type, uint32_t id, char *payload, size_t length) {
   if (type == FRAME_IDENTITY) return renew_identity(payload, length);
   if (type == FRAME_LEAVE && machine_helper >= 0) _exit(EXIT_LEFT);
   if (type == FRAME_COMMAND) return start_command(id, payload, length);
-  if (type == FRAME_VERDICT) return sudo_handle_verdict(payload, length);
+  if (type == FRAME_VERDICT) return command_pass_verdict(command_find(id), payload, length);
   if (type == FRAME_LEASE) return lease_renew(length == 4 ? payload_number(payload, 4) : 1);
   if (type == FRAME_FREEZE) return commands_freeze(length == 1 && payload[0] == 1);
-  if (type == FRAME_CONNECT) return stream_connect(id, length == 2 ? payload_number(payload, 2) : 0);
+  if (type == FRAME_CONNECT) return handle_connect(id, payload, length);
   if (stream_handle_frame(type, id, payload, length)) return;
   struct command *command = command_find(id);
   if (command) command_handle_frame(command, type, payload, length);
@@ -111,15 +119,22 @@ static void check_limits(void) {
 }
 
 /* Every command needs half a dozen descriptors of ours, every tracked file one. Commands keep the original limit. */
+static struct rlimit original_nofile;
+
 void raise_nofile_limit(struct strings *rlimits) {
   static char text[32];
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit)) return;
+  original_nofile = limit;
   snprintf(text, sizeof text, "%llu", (unsigned long long)limit.rlim_cur);
   strings_add(rlimits, "nofile");
   strings_add(rlimits, text);
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void restore_nofile_limit(void) {
+  if (original_nofile.rlim_max) setrlimit(RLIMIT_NOFILE, &original_nofile);
 }
 
 _Noreturn void serve_session(const struct session *with) {

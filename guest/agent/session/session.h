@@ -24,5 +24,7 @@ _Noreturn void serve_session(const struct session *session);
 const char *parse_command(struct command_spec *spec, char *payload, size_t length);
 /* Raises our own limit of open files and adds the former one to the rlimits of commands. */
 void raise_nofile_limit(struct strings *rlimits);
+/* Undoes it, for a PID 1 that starts itself again. */
+void restore_nofile_limit(void);
 
 #endif

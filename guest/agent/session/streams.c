@@ -1,6 +1,7 @@
 #include "session/streams.h"
 #include "common/channel.h"
 #include "common/event_loop.h"
+#include "session/commands.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -19,6 +20,7 @@ struct stream {
   bool connecting, host_ended, guest_ended; /* end of data in each direction */
   unsigned port;                            /* while connecting */
   bool ipv6;                                /* while connecting: IPv6 is being tried */
+  uint32_t command;                         /* the isolated command whose port it is; 0: the sandbox's own network */
   int64_t send_window;                      /* bytes that the host can still receive */
   char *pending;                            /* data that the socket has not accepted yet */
   size_t pending_start, pending_length;
@@ -95,14 +97,19 @@ static bool read_socket(struct stream *stream) {
 
 static void stream_ready(struct watch *watch, uint32_t events);
 
-static int open_socket(unsigned port, bool ipv6) {
+int open_stream_socket(bool ipv6) {
+  return socket(ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
+
+/* Connects a socket to a port, or closes it. Returns the socket or -1. */
+static int connect_socket(int fd, unsigned port, bool ipv6) {
   struct sockaddr_in6 six = {.sin6_family = AF_INET6,
                              .sin6_port = htons((uint16_t)port),
                              .sin6_addr = IN6ADDR_LOOPBACK_INIT};
   struct sockaddr_in four = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),
                              .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), on = 1;
+  int on = 1;
   if (fd < 0) return -1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   int failed =
@@ -119,14 +126,35 @@ static void refuse_stream(struct stream *stream) {
   free_stream(stream);
 }
 
+/* A socket belongs to the network that it was created in, so an isolated command's namespace init creates it. */
+static void try_connect(struct stream *stream);
+
+static void use_socket(struct stream *stream, int socket) {
+  int fd = connect_socket(socket, stream->port, stream->ipv6);
+  if (fd >= 0) return watch_start(&stream->socket, fd, WRITABLE, stream_ready, stream);
+  if (stream->ipv6) return refuse_stream(stream);
+  stream->ipv6 = true;
+  try_connect(stream);
+}
+
 static void try_connect(struct stream *stream) {
-  int fd = open_socket(stream->port, stream->ipv6);
-  if (fd < 0 && !stream->ipv6) {
-    stream->ipv6 = true;
-    fd = open_socket(stream->port, true);
+  if (!stream->command) return use_socket(stream, open_stream_socket(stream->ipv6));
+  struct command *command = command_find(stream->command);
+  if (!command || !command_ask_for_socket(command, stream->id, stream->ipv6)) refuse_stream(stream);
+}
+
+void stream_take_socket(uint32_t id, uint32_t command, int fd) {
+  struct stream *stream = find_stream(id);
+  bool awaited = stream && stream->command == command && stream->connecting && stream->socket.fd < 0;
+  if (awaited) use_socket(stream, fd);
+  else if (fd >= 0) close(fd);
+}
+
+void streams_forget_command(uint32_t command) {
+  for (struct stream *stream = streams, *next; stream; stream = next) {
+    next = stream->next;
+    if (stream->command == command && stream->connecting && stream->socket.fd < 0) refuse_stream(stream);
   }
-  if (fd < 0) return refuse_stream(stream);
-  watch_start(&stream->socket, fd, WRITABLE, stream_ready, stream);
 }
 
 static void on_connected(struct stream *stream) {
@@ -163,11 +191,12 @@ static struct stream *new_stream(uint32_t id) {
   return stream;
 }
 
-void stream_connect(uint32_t id, unsigned port) {
+void stream_connect(uint32_t id, unsigned port, uint32_t command) {
   struct stream *stream = port && port < 65536 && !find_stream(id) ? new_stream(id) : NULL;
   if (!stream) return send_frame(FRAME_REFUSED, id, "bad stream", 10);
   stream->connecting = true;
   stream->port = port;
+  stream->command = command;
   try_connect(stream);
 }
 

@@ -15,8 +15,13 @@ void stream_raise_loopback_gso(void);
 void stream_listen(int port);
 /* The same for the listening socket of one isolated command, whose id the host is told. */
 void stream_listen_for(struct watch *watch, int fd, uint32_t command);
-/* Opens a stream to a port of the sandbox. */
-void stream_connect(uint32_t id, unsigned port);
+/* Opens a stream to a port of the sandbox, or of one isolated command. */
+void stream_connect(uint32_t id, unsigned port, uint32_t command);
+int open_stream_socket(bool ipv6);
+/* The socket that a stream waits for, from the namespace init of its command; -1: there is none. */
+void stream_take_socket(uint32_t id, uint32_t command, int fd);
+/* Refuses the streams that wait for a command which has ended. */
+void streams_forget_command(uint32_t command);
 /* Returns false when the id is not a stream's. */
 bool stream_handle_frame(enum frame_type type, uint32_t id, char *payload, size_t length);
 /* The channel has room again. */

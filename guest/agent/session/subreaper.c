@@ -44,16 +44,22 @@ static _Noreturn void reap_and_serve(pid_t child, int socket, int requests) {
   }
 }
 
-static void close_all_except_both(int one, int other) {
-  int low = one < other ? one : other, high = one < other ? other : one;
-  if (low > 0) syscall(SYS_close_range, 0, low - 1, 0);
-  if (high - low > 1) syscall(SYS_close_range, low + 1, high - 1, 0);
-  syscall(SYS_close_range, high + 1, INT_MAX, 0);
+static int compare(const void *one, const void *other) { return *(const int *)one - *(const int *)other; }
+
+/* What `sudo` starts enters the same cgroup as its command, so its descriptor stays. */
+static void close_all_except_those_of_sudo(int socket, int requests) {
+  int kept[] = {socket, requests, commands_cgroup}, next = 0;
+  qsort(kept, LENGTH(kept), sizeof *kept, compare);
+  for (size_t i = 0; i < LENGTH(kept); i++) {
+    if (kept[i] > next) syscall(SYS_close_range, next, kept[i] - 1, 0);
+    if (kept[i] >= next) next = kept[i] + 1;
+  }
+  syscall(SYS_close_range, next, INT_MAX, 0);
 }
 
 static _Noreturn void reap_until_empty(pid_t child, const struct stdio_pipes *pipes, bool terminal) {
   int socket = pipes->messages[1], requests = pipes->requests[1];
-  if (requests >= 0) close_all_except_both(socket, requests);
+  if (requests >= 0) close_all_except_those_of_sudo(socket, requests);
   else close_all_except(socket);
   /* The host may send a signal to the process group as soon as it knows the pid. */
   if (!terminal) setpgid(child, child);

@@ -1,6 +1,7 @@
 #include "session/sudo.h"
 #include "common/channel.h"
 #include "common/message.h"
+#include "limits/limits.h"
 #include "session/process_tree.h"
 #include "session/session.h"
 #include "session/users.h"
@@ -22,6 +23,8 @@ struct sudo_request {
 };
 
 static struct sudo_request requests[MAX_REQUESTS];
+/* We are the namespace init of an isolated command: only its processes can connect, and we are their subreaper. */
+static bool serves_one_command;
 static uint32_t last_token;
 
 static void forget_request(struct sudo_request *request) {
@@ -51,7 +54,7 @@ void sudo_forget(const struct command *command) {
 static void listener_ready(struct watch *watch, uint32_t events) {
   struct sudo_request *request = watch->owner;
   if (!(events & READABLE)) return forget_request(request);
-  set_violation_owner(request->command->id, false);
+  if (request->command) set_violation_owner(request->command->id, false);
   supervision_handle(watch->fd);
 }
 
@@ -60,7 +63,7 @@ static void send_request_to_host(struct sudo_request *request, uint32_t pid) {
   memcpy(payload, &request->token, 4);
   memcpy(payload + 4, &pid, 4);
   memcpy(payload + 8, request->words, request->words_length);
-  send_frame(FRAME_SUDO, request->command->id, payload, 8 + request->words_length);
+  send_frame(FRAME_SUDO, request->command ? request->command->id : 0, payload, 8 + request->words_length);
 }
 
 /* From the process that waits: first its pid, then perhaps the listener of its system calls. */
@@ -186,13 +189,36 @@ static bool forward(int socket, size_t length, const int *fds, size_t count) {
   return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
 }
 
+enum { FIRST_KEPT_FD = 100 };
+
+/* SECURITY: what else a namespace init has open is none of the monitor's business, and would keep connections open. */
+static _Noreturn void become_monitor(size_t length, const int fds[STREAMS + 2]) {
+  int kept[STREAMS + 3], count = STREAMS + 2;
+  for (int i = 0; i < count; i++) kept[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 2 * FIRST_KEPT_FD);
+  if (commands_cgroup >= 0) kept[count++] = fcntl(commands_cgroup, F_DUPFD_CLOEXEC, 2 * FIRST_KEPT_FD);
+  for (int i = 0; i < count; i++)
+    if (kept[i] < 0 || dup3(kept[i], FIRST_KEPT_FD + i, O_CLOEXEC) < 0) _exit(EXIT_SETUP_FAILED);
+  syscall(SYS_close_range, 0, FIRST_KEPT_FD - 1, 0);
+  syscall(SYS_close_range, FIRST_KEPT_FD + count, INT_MAX, 0);
+  frame_relay = NULL;
+  if (commands_cgroup >= 0) commands_cgroup = FIRST_KEPT_FD + STREAMS + 2;
+  const int streams[] = {FIRST_KEPT_FD, FIRST_KEPT_FD + 1, FIRST_KEPT_FD + 2};
+  sudo_monitor(buffer, length, streams, FIRST_KEPT_FD + STREAMS, FIRST_KEPT_FD + STREAMS + 1);
+}
+
+static bool start_monitor(size_t length, const int fds[STREAMS + 2]) {
+  pid_t monitor = fork();
+  if (monitor == 0) become_monitor(length, fds);
+  return monitor > 0;
+}
+
 /* Hands the request to the subreaper of the command that asked. */
 static bool pass_on(struct sudo_request *request, size_t length, const int streams[STREAMS]) {
   int sockets[2];
-  struct command *command = request->command;
+  const struct command *command = request->command;
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets)) return false;
   int fds[STREAMS + 2] = {streams[0], streams[1], streams[2], request->watch.fd, sockets[1]};
-  bool sent = forward(command->requests, length, fds, LENGTH(fds));
+  bool sent = command ? forward(command->requests, length, fds, LENGTH(fds)) : start_monitor(length, fds);
   close(sockets[1]);
   watch_close(&request->watch);
   if (sent) watch_start(&request->watch, sockets[0], READABLE, waiting_process_ready, request);
@@ -206,6 +232,7 @@ static bool is_permitted(struct sudo_request *request) {
   socklen_t size = sizeof peer;
   if (getsockopt(request->watch.fd, SOL_SOCKET, SO_PEERCRED, &peer, &size)) return false;
   if (peer.uid != 0 && peer.uid != USER_UID) return false;
+  if (serves_one_command) return peer.pid > 0;
   /* Where Unix sockets are supervised, a worker of ours connected for the process that asks. */
   pid_t caller = caller_of_worker(peer.pid);
   request->command = command_of(caller ? caller : peer.pid);
@@ -240,6 +267,11 @@ void sudo_listen(void) {
   if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, MAX_REQUESTS))
     die("cannot listen on %s: %s", SUDO_SOCKET, strerror(errno));
   watch_start(&listening, fd, READABLE, accept_request, NULL);
+}
+
+void sudo_listen_for_one(void) {
+  serves_one_command = true;
+  sudo_listen();
 }
 
 /* In the subreaper. */

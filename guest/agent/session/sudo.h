@@ -24,7 +24,9 @@ enum sudo_message { SUDO_SIGNAL = 's', SUDO_STATUS = 'x' };
 
 /* In PID 1: accepts requests. */
 void sudo_listen(void);
-/* In PID 1: the host's answer. */
+/* The same in the namespace init of an isolated command, which starts what is asked for itself. */
+void sudo_listen_for_one(void);
+/* The host's answer. */
 void sudo_handle_verdict(const char *payload, size_t length);
 /* In PID 1: forgets the requests of a command that is gone. */
 void sudo_forget(const struct command *command);

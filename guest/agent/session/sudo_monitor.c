@@ -1,5 +1,6 @@
 #include "common/channel.h"
 #include "common/message.h"
+#include "limits/limits.h"
 #include "session/session.h"
 #include "session/subreaper.h"
 #include "session/sudo.h"
@@ -19,6 +20,7 @@ static _Noreturn void run_request(char *request, size_t length, const int *strea
   child_socket = waiting;
   const char *problem = parse_command(&spec, request, length);
   if (problem) die("%s", problem);
+  if (commands_cgroup >= 0 && write(commands_cgroup, "0", 1) != 1) die("cgroup: %s", strerror(errno));
   for (int i = 0; i < 3; i++)
     if (dup2(streams[i], i) < 0) die("cannot pass the standard streams: %s", strerror(errno));
   spec.wait_for_start = true;

@@ -8,7 +8,6 @@
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <sys/ioctl.h>
-#include <sys/uio.h>
 
 /*
  * Two tasks. Connections to a network that the sandbox does not have are reported; this confines nothing, because the
@@ -21,9 +20,7 @@ static bool read_address(const struct supervised_call *call, uint64_t address, u
                          struct sockaddr_storage *to) {
   if (!address || length < sizeof(sa_family_t)) return false;
   memset(to, 0, sizeof *to);
-  struct iovec local = {to, length < sizeof *to ? length : sizeof *to};
-  struct iovec remote = {(void *)(uintptr_t)address, local.iov_len};
-  return process_vm_readv(call->caller, &local, 1, &remote, 1, 0) == (ssize_t)local.iov_len;
+  return !read_caller_memory(call, address, to, length < sizeof *to ? length : sizeof *to);
 }
 
 static bool is_loopback_or_any(const struct in6_addr *six) {

@@ -38,18 +38,24 @@ static bool is_below(const char *path, const char *root) {
   return !strncmp(path, root, length) && (path[length] == '/' || path[length] == 0);
 }
 
-/* How many segments of the path belong to its supervised mount; -1 when it is below none. */
+/* The longest path of the list that contains this one, or NULL. */
+static const char *innermost(const struct strings *list, const char *path) {
+  const char *found = NULL;
+  for (size_t i = 0; i < list->count; i++)
+    if (is_below(path, list->items[i]) && (!found || strlen(list->items[i]) > strlen(found))) found = list->items[i];
+  return found;
+}
+
+/*
+ * How many segments of the path belong to its supervised mount; -1 when it is below none. SECURITY: a mount below a private
+ * directory is supervised like any other mount, so the innermost one decides.
+ */
 static int mount_depth(const char *path) {
-  for (size_t i = 0; i < protection.private_mounts.count; i++)
-    if (is_below(path, protection.private_mounts.items[i])) return -1;
-  for (size_t i = 0; i < protection.mounts.count; i++) {
-    const char *root = protection.mounts.items[i];
-    if (!is_below(path, root)) continue;
-    struct segments segments;
-    split(&segments, root);
-    return segments.count;
-  }
-  return -1;
+  struct segments segments;
+  const char *root = innermost(&protection.mounts, path), *own = innermost(&protection.private_mounts, path);
+  if (!root || (own && strlen(own) >= strlen(root))) return -1;
+  split(&segments, root);
+  return segments.count;
 }
 
 bool is_in_supervised_mount(const char *path) { return mount_depth(path) >= 0; }

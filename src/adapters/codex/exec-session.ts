@@ -1,7 +1,13 @@
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import type { AgentSession } from '../session.ts'
-import type { Approver, ToolSandbox, ToolSandboxEntry } from '../tool-sandbox.ts'
+import type {
+  Approver,
+  RunningToolCommand,
+  StartOptions,
+  ToolSandbox,
+  ToolSandboxEntry,
+} from '../tool-sandbox.ts'
 import { startRequest } from './http-request.ts'
 import { count, type Params, text } from './params.ts'
 import { ExecServerProcess, type Notify, pathOf, uriOf } from './processes.ts'
@@ -76,17 +82,14 @@ export class ExecServerSession {
     try {
       const cwd = await this.#directory(asked)
       const sandbox = await this.#session.sandbox()
-      process.follow(
-        await sandbox.start(argv as readonly string[], {
-          cwd,
-          env: passedEnvironment(params.env),
-          stdinOpen: tty || params.pipeStdin === true,
-          // A sandbox on a server has no terminals for commands; they run with pipes then.
-          terminal: tty && sandbox.hasTerminals !== false,
-          approved: this.#approver,
-          output: (stream, chunk) => process.output(stream, chunk),
-        }),
-      )
+      const options = {
+        cwd,
+        env: passedEnvironment(params.env),
+        stdinOpen: tty || params.pipeStdin === true,
+        approved: this.#approver,
+        output: process.output.bind(process),
+      }
+      process.follow(await withTerminal(sandbox, argv as readonly string[], options, tty))
     } catch (error) {
       // The answer to the request must come before the notifications about the process.
       setImmediate(() => process.refuse(error))
@@ -151,6 +154,21 @@ export class ExecServerSession {
   }
 }
 
+/** A server that gives no terminals runs the command with pipes: most programs need no more. */
+async function withTerminal(
+  sandbox: ToolSandbox,
+  argv: readonly string[],
+  options: StartOptions,
+  tty: boolean,
+): Promise<RunningToolCommand> {
+  try {
+    return await sandbox.start(argv, { ...options, terminal: tty })
+  } catch (error) {
+    if (!(error instanceof SandboxError) || error.code !== 'interactive-disabled') throw error
+    return sandbox.start(argv, options)
+  }
+}
+
 type Handler = (session: ExecServerSession, params: Params) => Promise<object> | object
 
 const METHODS: Readonly<Record<string, Handler>> = {
@@ -171,7 +189,7 @@ const METHODS: Readonly<Record<string, Handler>> = {
     if (!process.running) return { status: process.isOver ? 'stdinClosed' : 'starting' }
     if (process.isOver) return { status: 'stdinClosed' }
     try {
-      await process.running.write(Buffer.from(text(params, 'chunk'), 'base64').toString('utf8'))
+      await process.running.write(Buffer.from(text(params, 'chunk'), 'base64'))
       return { status: 'accepted' }
     } catch {
       return { status: 'stdinClosed' }

@@ -7,7 +7,7 @@ const WHOLE = Buffer.concat([
   Buffer.from([0x89, 0x50, 0xff, 0xfe, 0x0d, 0x0a, 0x0d, 0x0a, 0x00]),
 ])
 
-it.each([1, 2, 3, 7, 50, 1000])('reads heads and a binary body that come in pieces of %i bytes', (size) => {
+it.each([1, 2, 3, 7, 50, 1000])('reads heads and a binary body split into pieces of %i bytes', (size) => {
   const reader = new HttpResponseReader(true, { maxBody: 100 })
   for (let at = 0; at < WHOLE.length; at += size) reader.push(WHOLE.subarray(at, at + size))
   expect(reader.head).toEqual({
@@ -21,7 +21,7 @@ it.each([1, 2, 3, 7, 50, 1000])('reads heads and a binary body that come in piec
   expect(reader.body).toEqual(WHOLE.subarray(-9))
 })
 
-it('a redirect is the answer where it is not followed, or leads nowhere', () => {
+it('a redirect that is not followed, or has no valid target, is returned as the response', () => {
   const stop = new HttpResponseReader(false, { maxBody: 100 })
   stop.push(Buffer.from('HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n'))
   expect(stop.head?.status).toBe(302)
@@ -30,7 +30,7 @@ it('a redirect is the answer where it is not followed, or leads nowhere', () => 
   expect(nowhere.head?.status).toBe(302)
 })
 
-it('a body beyond the limit is not kept, nor a head without an end', () => {
+it('a body above the limit and an endless head are not buffered', () => {
   const reader = new HttpResponseReader(true, { maxBody: 3 })
   reader.push(Buffer.from('HTTP/1.1 200 OK\r\n\r\nabcd'))
   expect([reader.isTooLarge, reader.body.length]).toEqual([true, 0])

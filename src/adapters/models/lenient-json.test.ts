@@ -22,7 +22,7 @@ describe('arguments of a tool call', () => {
     ['a list', '[1, 2]'],
     ['a number', 5],
     ['no JSON', 'rm -rf /'],
-    ['a command that was cut off', '{"command": "rm -rf /tmp/a'],
+    ['a truncated command', '{"command": "rm -rf /tmp/a'],
     ['a list as a value', [1]],
   ])('%s is refused', (_, given) => {
     expect(() => parseLenientObject(given)).toThrow(/not a JSON object/)

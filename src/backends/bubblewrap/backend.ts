@@ -17,7 +17,9 @@ import type { Isolation, Limits } from '../../model/spec.ts'
 import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrapper } from '../backend.ts'
 import { areTimeLimits } from '../guest-command.ts'
 import { GuestSandbox, type GuestTransport } from '../guest-sandbox.ts'
-import { hasEverything, isIsolated, sharedEnvironment } from '../isolated-command.ts'
+import { hasEverything, isIsolated, sharedEnvironment, takerOf } from '../isolated-command.ts'
+import { BETWEEN, hasOwnNamespaces } from '../isolation-probe.ts'
+import { hostUserOf } from './host-user.ts'
 import {
   type LaunchContext,
   launchContents,
@@ -69,11 +71,6 @@ const ALWAYS: readonly Guarantee[] = [
   'cleanup',
 ]
 
-/** What a backend keeps that isolates commands from each other. */
-const BETWEEN: readonly Guarantee[] = ['proc.between', 'secrets.between']
-const OWN_NAMESPACES = ['pid', 'mnt', 'ipc', 'uts', 'net']
-const namespaceLink = (name: string): string => `/proc/self/ns/${name}`
-
 /** Namespaces, seccomp, Landlock and the guest agent, with the host's own tools. */
 export function bubblewrap(parts: BubblewrapParts): Backend & Wrapper {
   return new Bubblewrap(parts)
@@ -118,17 +115,9 @@ class Bubblewrap implements Backend, Wrapper {
   async #isolates(): Promise<boolean> {
     const plan = this.#parts.probePlan('command')
     if (!isIsolated(plan)) return false
-    const transport = this.#transport(plan, {})
-    const sandbox = new GuestSandbox(plan, transport)
+    const sandbox = new GuestSandbox(plan, this.#transport(plan, {}))
     try {
-      const status = await (await transport.session()).ready
-      const { stdout } = await sandbox.exec({ argv: ['readlink', ...OWN_NAMESPACES.map(namespaceLink)] })
-      const own = Buffer.from(stdout).toString().trim().split('\n')
-      const isOwn = (name: string, index: number): boolean => {
-        const [shared, found] = [status.get(`ns/${name}`), own[index]]
-        return shared !== undefined && shared !== found && found?.startsWith(`${name}:`) === true
-      }
-      return OWN_NAMESPACES.every(isOwn)
+      return await hasOwnNamespaces(sandbox, await sandbox.status())
     } catch {
       return false
     } finally {
@@ -184,8 +173,7 @@ class Bubblewrap implements Backend, Wrapper {
       // The connections of an isolated command come over the channel, with its id.
       const isolated = isIsolated(plan)
       const companion = startChannelProcess(this.#launch(plan, env), isolated ? undefined : onTunnel)
-      // SECURITY: a connection that no command owns has no secrets.
-      const take: OpenOptions['onTunnel'] = (stream, secrets = []) => onTunnel?.(stream, secrets)
+      const take = takerOf(plan, (stream, secrets) => onTunnel?.(stream, secrets))
       const session = new Session(companion.channel, isolated ? take : undefined)
       return { group, companion, session }
     })
@@ -238,6 +226,7 @@ class Bubblewrap implements Backend, Wrapper {
       layout: this.#layout,
       filter: this.#filter,
       ...user,
+      hostUser: hostUserOf(plan),
       control,
       handoverFd,
       contents: control >= 0 && plan.files.length > 0 ? contentsAfter(handoverFd) : undefined,

@@ -252,7 +252,7 @@ describe('every sandbox', () => {
         expect(bwrap).toContain(word)
       expect(of('filter')).toEqual([['c0ffee']])
       expect(of('cgroup')).toEqual([['/sys/fs/cgroup/a'], ['/sys/fs/cgroup/b']])
-      // Joined and named before the first thing that is mounted.
+      // Cgroups are joined before bubblewrap mounts anything.
       expect(operations.map(([name]) => name).lastIndexOf('cgroup')).toBeLessThan(
         operations.findIndex(([name]) => name === 'arg'),
       )
@@ -293,7 +293,7 @@ describe('mounts', () => {
   test.each<[string, Record<string, unknown>, string[], string[][]]>([
     ['side by side', { workspace: W, read: ['/wx'] }, ['rw /w /w', 'ro /wx /wx'], []],
     [
-      'one below a writable one',
+      'one below a writable mount',
       { workspace: W, read: ['/w/sub'] },
       ['rw /w /w', 'ro /w/sub /.ringfence/0'],
       [['/.ringfence/0', '/w/sub', 'ro']],
@@ -308,7 +308,7 @@ describe('mounts', () => {
       ],
     ],
     [
-      'from elsewhere to below',
+      'from another path to a path below',
       { workspace: W, mounts: [{ source: '/data', target: '/w/data', mode: 'ro' }] },
       ['rw /w /w', 'ro /data /.ringfence/0'],
       [['/.ringfence/0', '/w/data', 'ro']],
@@ -339,12 +339,12 @@ describe('mounts', () => {
     { workspace: W, mounts: [{ source: '/data', target: '/w/data' }] },
     { workspace: W, deny: ['/w/sub'] },
     { preset: 'danger-full-access', workspace: W },
-  ])('bubblewrap itself never makes a mount point below a writable mount: %o', (spec) => {
+  ])('bubblewrap itself never creates a mount point below a writable mount: %o', (spec) => {
     const plan = planned(spec)
     expect(belowWritable(plan, read(launchVector(plan, { argv: ['true'] }, CONTEXT)))).toEqual([])
   })
 
-  test('nor for a socket inside one', () => {
+  test('bubblewrap itself never creates a mount point for a socket below a writable mount', () => {
     const plan = planned({ workspace: W, unixSockets: ['/w/own.sock'] })
     const vector = read(launchVector(plan, { argv: ['true'] }, CONTEXT))
     expect(belowWritable(plan, vector)).toEqual([])
@@ -371,7 +371,7 @@ describe('mounts', () => {
     [{ read: ['/var/tmp/w'] }, false],
     [{ mounts: [{ source: W, target: '/var/tmp' }] }, false],
     [{ workspace: '/var/tmpx' }, true],
-  ])('no target lies behind a symlink of ours: %o', (spec, linked) => {
+  ])('no mount target is behind a symlink of the private root: %o', (spec, linked) => {
     const { bwrap } = launch(spec)
     expect(bwrap.join(' ').includes('--symlink ../tmp /var/tmp')).toBe(linked)
     expect(bwrap.join(' ').includes('--dir /var/tmp')).toBe(!linked)
@@ -431,7 +431,7 @@ describe('protection', () => {
       [W],
       [],
     ],
-  ])('when %s', (_, spec, guards, roots) => {
+  ])('is passed only as far as needed when %s', (_, spec, guards, roots) => {
     const { field } = launch(spec)
     expect(field('supervise').flat()).toEqual(guards)
     expect(field('protect-root').flat()).toEqual(roots)
@@ -450,13 +450,13 @@ describe('limits', () => {
 
   test.each<[string, object, Partial<LaunchContext>, string[]]>([
     [
-      'a control group holds them',
+      'enforced by a cgroup',
       { memoryMb: 64, pids: 9 },
       { agentHolds: none },
       ['rlimit core 0', 'check-interval 25'],
     ],
     [
-      'the agent holds them',
+      'enforced by the agent',
       { memoryMb: 64, pids: 9 },
       { agentHolds: held },
       [
@@ -469,31 +469,31 @@ describe('limits', () => {
       ],
     ],
     [
-      'the kernel does not count the processes of user 0',
+      'processes of user 0, which the kernel does not count',
       { memoryMb: 64, pids: 9 },
       { agentHolds: held, ...ROOT },
       ['rlimit core 0', 'processes 9', 'rlimit data 67108864', 'memory 67108864', 'check-interval 25'],
     ],
     [
-      'half and half',
+      'memory enforced by the agent, processes by a cgroup',
       { memoryMb: 64, pids: 9 },
       { agentHolds: { memory: true, pids: false } },
       ['rlimit core 0', 'rlimit data 67108864', 'memory 67108864', 'check-interval 25'],
     ],
     [
-      'disk is always the agent’s',
+      'disk, always enforced by the agent',
       { diskMb: 3 },
       { agentHolds: none },
       ['rlimit core 0', 'rlimit fsize 3145728', 'disk 3145728', 'check-interval 25'],
     ],
     [
-      'nobody asked: nets, looked at less often',
+      'default limits, measured less often',
       {},
       { agentHolds: held },
       ['rlimit core 0', 'processes 1024', 'rlimit nproc 1024', 'rlimit data 786432000', 'memory 786432000'],
     ],
     [
-      'time and output are the host’s',
+      'time and output, enforced by the host',
       { wallMs: 5, idleMs: 6, outputBytes: 7, cpus: 1 },
       { agentHolds: none },
       ['rlimit core 0'],

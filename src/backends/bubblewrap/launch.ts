@@ -39,6 +39,8 @@ export type LaunchContext = {
   readonly filter: string
   readonly uid: number
   readonly gid: number
+  /** The user on the host, if it is not the plan's. */
+  readonly hostUser?: Plan['runAs']
   /** The descriptor of the control channel, or -1 if the caller starts the process itself. */
   readonly control: number
   /** The descriptor on which the agent hands over the proxy's listening socket, if the sandbox has a proxy. */
@@ -102,7 +104,7 @@ export function launchVector(
     ...(context.handoverFd === undefined ? [] : ['handover', String(context.handoverFd)]),
     ...(context.contents === undefined ? [] : ['contents', String(context.contents)]),
     ...context.cgroups.flatMap((dir) => ['cgroup', dir]),
-    ...(plan.runAs ? ['user', String(plan.runAs.uid), String(plan.runAs.gid)] : []),
+    ...userOperation(context.hostUser ?? plan.runAs),
     'filter',
     context.filter,
     ...(plan.root ? rootOperations(plan, plan.root) : []),
@@ -120,6 +122,9 @@ export function launchVector(
     ...init(...agentFields(plan, command, context)),
   ]
 }
+
+const userOperation = (user: Plan['runAs']): string[] =>
+  user ? ['user', String(user.uid), String(user.gid)] : []
 
 const rootArguments = (plan: Plan, context: LaunchContext): string[] =>
   plan.root ? writableRoot(plan, context) : grantsRoot(plan) ? hostRoot(plan) : privateRoot(plan, context)

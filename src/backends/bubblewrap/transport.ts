@@ -9,6 +9,7 @@ import type { Limits } from '../../model/spec.ts'
 import type { Usage } from '../backend.ts'
 import { type Confinement, confinedTo, type KernelCounts } from '../guest-command.ts'
 import type { GuestTransport } from '../guest-sandbox.ts'
+import { ISOLATING_PROCESSES } from '../isolated-command.ts'
 import { layersOf } from './layers.ts'
 import { launchFailure } from './result.ts'
 
@@ -18,9 +19,6 @@ export type Opened = {
   readonly companion: ChannelProcess
   readonly session: Session
 }
-
-/** The isolator and the namespace init that is prepared for the next command; neither is a process of a command. */
-const ISOLATING_PROCESSES = 2
 
 /** A persistent sandbox, started at first use. */
 export class BubblewrapTransport implements GuestTransport {

@@ -2,10 +2,12 @@ import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { monotonicMs } from '../../host/clock.ts'
 import { ContainerEngine } from '../../host/net/container-engine.ts'
+import { mapRootUser } from '../../host/process/user-map.ts'
 import { hardLimit, hostFingerprint } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
+import type { Isolation } from '../../model/spec.ts'
 import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { containerFiles, refuseUnfit, type User, userFor } from '../container-files.ts'
@@ -14,6 +16,8 @@ import { ContainerPool } from '../container-pool.ts'
 import { containerFields, expectedMounts } from '../guest-config.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from '../gvisor/own-kernel.ts'
 import type { ImageStore } from '../images/store.ts'
+import { isIsolated } from '../isolated-command.ts'
+import { BETWEEN, hasOwnNamespaces } from '../isolation-probe.ts'
 import { Container } from './container.ts'
 import {
   assembleRoot,
@@ -24,14 +28,15 @@ import {
   RootContainerSandbox,
 } from './container-root.ts'
 import { EngineImages } from './engine-images.ts'
-import { type ContainerContext, containerBody } from './launch.ts'
+import { AGENT_TARGET, type ContainerContext, containerBody, coverFields } from './launch.ts'
 import { layersOf } from './layers.ts'
 import { engineProfile } from './seccomp-json.ts'
 
 /** What the Docker backend is made of. */
 export type DockerParts = {
   readonly agent: string
-  readonly probePlan: () => Plan
+  /** A small plan that the probe runs, also with commands that are isolated from each other. */
+  readonly probePlan: (isolation?: Isolation) => Plan
   readonly images: ImageStore
   readonly stateDir: string
   /** Sockets to try, in order. */
@@ -114,11 +119,10 @@ class Docker implements Backend {
       } finally {
         await sandbox.close()
       }
-      return {
-        available: true,
-        guarantees: this.#ownKernel ? OWN_KERNEL_CLAIMS : CLAIMS,
-        startMs: monotonicMs() - started,
-      }
+      const startMs = monotonicMs() - started
+      const between = (await this.#canIsolate(images, empty)) ? BETWEEN : []
+      const guarantees = [...(this.#ownKernel ? OWN_KERNEL_CLAIMS : CLAIMS), ...between]
+      return { available: true, guarantees, startMs }
     } catch (error) {
       const fix = error instanceof SandboxError ? error.hint : undefined
       return {
@@ -126,6 +130,22 @@ class Docker implements Backend {
         reason: (error as Error).message,
         fix: fix ?? 'check the engine: docker info',
       }
+    }
+  }
+
+  /** Whether a command gets namespaces that are not those of its sandbox; a host that forbids it keeps everything else. */
+  async #canIsolate({ engine }: EngineImages, image: string): Promise<boolean> {
+    const plan = this.#parts.probePlan('command')
+    if (!this.#isolates(plan)) return false
+    try {
+      const sandbox = new ContainerSandbox(plan, await this.#prepare(plan, engine, image))
+      try {
+        return await hasOwnNamespaces(sandbox, await sandbox.status(), [AGENT_TARGET, 'namespaces'])
+      } finally {
+        await sandbox.close()
+      }
+    } catch {
+      return false
     }
   }
 
@@ -206,15 +226,36 @@ class Docker implements Backend {
     const container = await this.#start(plan, engine, image, signal)
     const own = this.#ownKernel
     const agentConfig = {
-      fields: containerFields(plan, { supervises: !own, sharesFiles: true, counts: own, prefork: own }),
+      fields: [
+        ...containerFields(plan, {
+          supervises: !own,
+          sharesFiles: true,
+          counts: own,
+          prefork: own,
+          isolates: !own,
+        }),
+        ...(this.#isolates(plan) ? coverFields : []),
+      ],
       expected: own ? [] : plan.root ? EXPECTED_ROOT : expectedMounts(plan),
       filter: this.#filter,
     }
     const transport = new ContainerTransport(plan, container, agentConfig, {
       layersOf: own ? ownKernelLayers : layersOf,
     })
-    await transport.ready()
+    const mapped = this.#mapUsers(plan, container).catch((error: Error) => {
+      void transport.close()
+      throw error
+    })
+    await Promise.all([mapped, transport.ready()])
     return transport
+  }
+
+  /** The agent isolates commands in a user namespace, and cannot map the host's root user there itself. */
+  async #mapUsers(plan: Plan, { pid, users }: Container): Promise<void> {
+    if (!this.#isolates(plan) || plan.root || userFor(plan).uid !== 0) return
+    if (pid === undefined || users === undefined)
+      throw new SandboxError('unsupported', 'the container is not on this host')
+    await mapRootUser(pid, users)
   }
 
   async #start(
@@ -228,7 +269,7 @@ class Docker implements Backend {
     const files = containerFiles(stateDir, plan, user)
     try {
       if (plan.root) prepareHandover(files)
-      const body = containerBody(plan, await this.#context(image, files, user, plan.root !== undefined))
+      const body = containerBody(plan, await this.#context(plan, image, files, user))
       const container = await Container.start(engine, sabotage?.(body) ?? body, plan, {
         files,
         signal,
@@ -254,9 +295,19 @@ class Docker implements Backend {
     }
   }
 
-  async #context(image: string, files: string, user: User, hasRoot: boolean): Promise<ContainerContext> {
+  /** With gVisor as the engine's runtime nothing was measured; the backend `gvisor` isolates commands. */
+  #isolates(plan: Plan): boolean {
+    return !this.#ownKernel && isIsolated(plan)
+  }
+
+  async #context(plan: Plan, image: string, files: string, user: User): Promise<ContainerContext> {
     const { agent, owner, epoch } = this.#parts
-    const profile = engineProfile(process.arch as Arch, hasRoot)
+    const hasRoot = plan.root !== undefined
+    const isolates = this.#isolates(plan)
+    const profile = engineProfile(process.arch as Arch, [
+      ...(hasRoot ? (['enters-root'] as const) : []),
+      ...(isolates ? (['isolates'] as const) : []),
+    ])
     const podman = await this.#engineImages().isPodman()
     if (podman) writeFileSync(join(files, 'seccomp.json'), profile, { mode: 0o444 })
     return {
@@ -265,6 +316,7 @@ class Docker implements Backend {
       files,
       ...user,
       handover: hasRoot ? { source: handoverDirectory(files), target: HANDOVER_TARGET } : undefined,
+      coversProc: isolates,
       runtime: this.#parts.runtime,
       podman,
       descriptors: Math.min(hardLimit('open files', 4096), 65_536),

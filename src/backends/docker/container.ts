@@ -2,6 +2,7 @@ import { rmSync } from 'node:fs'
 import type { AttachedStream, ContainerEngine } from '../../host/net/container-engine.ts'
 import { type Cgroup, groupOfProcess } from '../../host/process/cgroup.ts'
 import { isOver } from '../../host/process/orphans.ts'
+import { userNamespaceOf } from '../../host/process/user-map.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import type { Limits } from '../../model/spec.ts'
@@ -27,6 +28,8 @@ export class Container implements ContainerHandle {
   readonly channel: AttachedStream
   readonly pid: number | undefined
   readonly group: Cgroup | undefined
+  /** The user namespace that it started in, if visible. */
+  readonly users: string | undefined
   readonly #engine: ContainerEngine
   readonly #files: string
   readonly #watch = new AbortController()
@@ -38,7 +41,7 @@ export class Container implements ContainerHandle {
     engine: ContainerEngine,
     id: string,
     channel: AttachedStream,
-    seen: Pick<ContainerHandle, 'pid' | 'group'>,
+    seen: Pick<Container, 'pid' | 'group' | 'users'>,
     files: string,
   ) {
     this.#engine = engine
@@ -46,6 +49,7 @@ export class Container implements ContainerHandle {
     this.channel = channel
     this.pid = seen.pid
     this.group = seen.group
+    this.users = seen.users
     this.#files = files
     engine.events(id, (action) => this.#heard(action), this.#watch.signal)
     channel.on('error', () => {})
@@ -68,7 +72,9 @@ export class Container implements ContainerHandle {
       assertLimits(group, plan.limits, ownKernel)
       if (ownKernel) assertServed(goferOf(id), plan)
       // The host does not see gVisor's processes, so pids and the cgroup say nothing about the sandbox's processes.
-      const visible = ownKernel ? { pid: undefined, group: undefined } : { pid: seen.pid, group }
+      const visible = ownKernel
+        ? { pid: undefined, group: undefined, users: undefined }
+        : { pid: seen.pid, group, users: userNamespaceOf(seen.pid) }
       return new Container(engine, id, channel, visible, files)
     } catch (error) {
       await remove(engine, id).catch(() => {})

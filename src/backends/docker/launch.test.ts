@@ -30,18 +30,18 @@ describe('every container', () => {
     ['adds none', host.CapAdd, undefined],
     ['is not privileged', host.Privileged, false],
     ['gets no new privileges', (host.SecurityOpt as string[]).includes('no-new-privileges'), true],
-    ['has our profile', (host.SecurityOpt as string[]).includes('seccomp={}'), true],
+    ['has the Ringfence seccomp profile', (host.SecurityOpt as string[]).includes('seccomp={}'), true],
     ['has a read-only root', host.ReadonlyRootfs, true],
     ['has no network', [host.NetworkMode, body.NetworkDisabled], ['none', true]],
-    ['has memory of its own', host.IpcMode, 'private'],
+    ['has private shared memory', host.IpcMode, 'private'],
     ['has no devices', host.Devices, undefined],
     ['writes no log', host.LogConfig, { Type: 'none' }],
-    ['goes with its input', [body.StdinOnce, host.AutoRemove], [true, true]],
-    ['says whose it is', body.Labels, context.labels],
+    ['ends when its input is closed', [body.StdinOnce, host.AutoRemove], [true, true]],
+    ['has a label with its owner', body.Labels, context.labels],
     ['starts the agent', [body.Entrypoint, body.Cmd], [['/.ringfence/agent'], ['container']]],
-    ['is nobody special', body.User, '1000:1000'],
-    ['has no variables of ours', body.Env, undefined],
-    ['always has a ceiling for processes', host.PidsLimit, 1026],
+    ['runs as an unprivileged user', body.User, '1000:1000'],
+    ['has no variables of Ringfence', body.Env, undefined],
+    ['always has a process limit', host.PidsLimit, 1026],
   ])('%s', (_, found, wanted) => expect(found).toEqual(wanted))
 })
 
@@ -92,4 +92,16 @@ test('the engine’s seccomp profile refuses what Ringfence’s filter refuses',
     expect(names).toContain(name)
   expect(profile.syscalls.filter((rule) => rule.names[0] === 'unshare').length).toBe(8)
   expect(assemble('x64').length).toBeGreaterThan(100)
+})
+
+test('only for isolated commands the profile leaves mounts and namespaces to the agent, and nothing else', () => {
+  type Profile = { readonly syscalls: readonly { readonly names: readonly string[] }[] }
+  const refused = (...parts: Parameters<typeof engineProfile>[1] & string[]): readonly string[] =>
+    (JSON.parse(engineProfile('x64', parts)) as Profile).syscalls.flatMap(({ names }) => names)
+  const usual = new Set(refused())
+  const isolating = new Set(refused('isolates'))
+  const left = [...usual].filter((name) => !isolating.has(name)).sort()
+  expect(left).toEqual([
+    ...['clone', 'mount', 'mount_setattr', 'move_mount', 'open_tree', 'umount2', 'unshare'],
+  ])
 })

@@ -25,10 +25,13 @@ export type ContainerContext = {
   /** The same for processes of one user. The sandbox's own limit is enforced elsewhere. */
   readonly processes: number
   readonly labels: Readonly<Record<string, string>>
+  /** Whether the agent covers the kernel's files itself, because it mounts a `/proc` for each command. */
+  readonly coversProc?: boolean | undefined
 }
 
 const MB = 1024 * 1024
-const AGENT_TARGET = '/.ringfence/agent'
+/** Where the agent is in the container. */
+export const AGENT_TARGET = '/.ringfence/agent'
 
 /** Kernel information that is not namespaced. */
 const HIDDEN = [
@@ -38,12 +41,22 @@ const HIDDEN = [
   'kallsyms',
   'kmsg',
   'timer_list',
+  'timer_stats',
+  'latency_stats',
   'sched_debug',
   'acpi',
   'scsi',
   'asound',
 ]
 const READ_ONLY = ['sys', 'sysrq-trigger', 'irq', 'bus', 'fs']
+const PROC_HIDDEN = HIDDEN.map((name) => `/proc/${name}`)
+const PROC_READONLY = READ_ONLY.map((name) => `/proc/${name}`)
+
+/** The same for the agent. */
+export const coverFields: readonly string[] = [
+  ...PROC_HIDDEN.flatMap((path) => ['hide', path]),
+  ...PROC_READONLY.flatMap((path) => ['readonly', path]),
+]
 
 /** The request that creates the container of a plan. */
 export function containerBody(plan: Plan, context: ContainerContext): Record<string, unknown> {
@@ -91,12 +104,17 @@ function fileSystem(plan: Plan, context: ContainerContext): Record<string, unkno
   }
 }
 
-function isolation({ runtime, seccomp }: ContainerContext): Record<string, unknown> {
+function isolation({ runtime, seccomp, coversProc, podman }: ContainerContext): Record<string, unknown> {
   return {
     AutoRemove: true,
     Privileged: false,
     CapDrop: ['ALL'],
-    SecurityOpt: ['no-new-privileges', `seccomp=${seccomp}`],
+    // Podman does not read the two lists of paths below.
+    SecurityOpt: [
+      'no-new-privileges',
+      `seccomp=${seccomp}`,
+      ...(coversProc && podman ? ['unmask=/proc/*'] : []),
+    ],
     ReadonlyRootfs: true,
     NetworkMode: 'none',
     IpcMode: 'private',
@@ -107,11 +125,8 @@ function isolation({ runtime, seccomp }: ContainerContext): Record<string, unkno
     RestartPolicy: { Name: 'no' },
     // The agent's output is our protocol, and must not be logged on the engine's disk.
     LogConfig: { Type: 'none' },
-    MaskedPaths: HIDDEN.map((name) => `/proc/${name}`).concat(
-      '/sys/firmware',
-      '/sys/devices/virtual/powercap',
-    ),
-    ReadonlyPaths: READ_ONLY.map((name) => `/proc/${name}`),
+    MaskedPaths: [...(coversProc ? [] : PROC_HIDDEN), '/sys/firmware', '/sys/devices/virtual/powercap'],
+    ReadonlyPaths: coversProc ? [] : PROC_READONLY,
     ...(runtime === undefined ? {} : { Runtime: runtime }),
   }
 }

@@ -37,11 +37,20 @@ const refuseBits = (name: string, mask: number): readonly Rule[] =>
     refuse([name], EPERM, { index: 0, value: bit, valueTwo: bit, op: 'SCMP_CMP_MASKED_EQ' }),
   )
 
+/** What the agent does itself, before it loads our filter, which refuses these calls to every command. */
+export type AgentPart = 'enters-root' | 'isolates'
+const AGENT_CALLS: Readonly<Record<AgentPart, readonly string[]>> = {
+  'enters-root': ['setns'],
+  isolates: ['mount', 'umount2', 'open_tree', 'move_mount', 'mount_setattr'],
+}
+
 /**
  * The same rules as our own filter, in the format of container engines, so that they apply from the container's first
  * instruction. The agent loads the exact filter on top of it.
  */
-export function engineProfile(arch: Arch, entersRoot = false): string {
+export function engineProfile(arch: Arch, agentMay: readonly AgentPart[] = []): string {
+  const own = agentMay.flatMap((part) => AGENT_CALLS[part])
+  const isolates = agentMay.includes('isolates')
   const families = Array.from({ length: LAST_FAMILY }, (_, family) => family).filter(
     (family) => !FAMILIES.includes(family),
   )
@@ -49,11 +58,10 @@ export function engineProfile(arch: Arch, entersRoot = false): string {
     defaultAction: 'SCMP_ACT_ALLOW',
     architectures: [arch === 'arm64' ? 'SCMP_ARCH_AARCH64' : 'SCMP_ARCH_X86_64'],
     syscalls: [
-      // PID 1 enters a writable root before it loads our filter, which refuses this call to everybody.
-      refuse(REFUSED_CALLS.filter((name) => !(entersRoot && name === 'setns'))),
+      refuse(REFUSED_CALLS.filter((name) => !own.includes(name))),
       refuse(['clone3'], ENOSYS),
-      ...refuseBits('clone', CLONE_NAMESPACES),
-      ...refuseBits('unshare', NEW_NAMESPACES),
+      ...refuseBits('clone', isolates ? 0 : CLONE_NAMESPACES),
+      ...refuseBits('unshare', isolates ? 0 : NEW_NAMESPACES),
       ...families.map((value) => refuse(['socket'], EAFNOSUPPORT, { index: 0, value, op: 'SCMP_CMP_EQ' })),
       refuse(['socket'], EAFNOSUPPORT, { index: 0, value: LAST_FAMILY, op: 'SCMP_CMP_GT' }),
       ...TERMINAL_INPUT.map((value) => refuse(['ioctl'], EPERM, { index: 1, value, op: 'SCMP_CMP_EQ' })),

@@ -14,7 +14,8 @@ import { monotonicMs } from '../../host/clock.ts'
 import { caller, hostFingerprint, observeLayout, systemProgram } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
-import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
+import type { Isolation } from '../../model/spec.ts'
+import type { Backend, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { containerFiles, refuseUnfit, userFor } from '../container-files.ts'
 import { ContainerSandbox, ContainerTransport } from '../container-handle.ts'
@@ -22,6 +23,8 @@ import { ContainerPool } from '../container-pool.ts'
 import { containerFields } from '../guest-config.ts'
 import type { ImageStore } from '../images/store.ts'
 import { noteUse } from '../images/uses.ts'
+import { isIsolated } from '../isolated-command.ts'
+import { BETWEEN, hasOwnNamespaces } from '../isolation-probe.ts'
 import { AGENT_TARGET, type Bundle, bundleOf, type Root } from './launch.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from './own-kernel.ts'
 import { Runsc, type RunscHost } from './runsc.ts'
@@ -29,7 +32,8 @@ import { Runsc, type RunscHost } from './runsc.ts'
 /** What the gVisor backend is made of. */
 export type GvisorParts = {
   readonly agent: string
-  readonly probePlan: () => Plan
+  /** A small plan that the probe runs, also with commands that are isolated from each other. */
+  readonly probePlan: (isolation?: Isolation) => Plan
   readonly images: ImageStore
   readonly stateDir: string
   readonly runsc?: string
@@ -90,7 +94,25 @@ class Gvisor implements Backend {
       const fix = error instanceof SandboxError ? error.hint : undefined
       return { available: false, reason: (error as Error).message, fix: fix ?? 'runsc do true shows more' }
     }
-    return { available: true, guarantees: OWN_KERNEL_CLAIMS, startMs: monotonicMs() - started }
+    const startMs = monotonicMs() - started
+    const between = (await this.#canIsolate()) ? BETWEEN : []
+    return { available: true, guarantees: [...OWN_KERNEL_CLAIMS, ...between], startMs }
+  }
+
+  /** Whether a command gets namespaces that are not those of its sandbox; older builds of gVisor cannot mount inside. */
+  async #canIsolate(): Promise<boolean> {
+    const plan = this.#parts.probePlan('command')
+    if (!isIsolated(plan)) return false
+    try {
+      const sandbox = await this.open(plan)
+      try {
+        return await hasOwnNamespaces(sandbox, await sandbox.status())
+      } finally {
+        await sandbox.close()
+      }
+    } catch {
+      return false
+    }
   }
 
   fingerprint(): string {
@@ -111,7 +133,7 @@ class Gvisor implements Backend {
     return undefined
   }
 
-  async open(plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> {
+  async open(plan: Plan, options: OpenOptions = {}): Promise<ContainerSandbox> {
     if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
     const missing = this.#missing()
     if (missing) throw new SandboxError('backend-unavailable', missing.reason, { hint: missing.fix })
@@ -131,7 +153,7 @@ class Gvisor implements Backend {
   async #prepare(plan: Plan, signal?: AbortSignal): Promise<ContainerTransport> {
     const container = await this.#start(plan, await this.#root(plan), signal)
     const agentConfig = {
-      fields: containerFields(plan, { supervises: false, counts: true, prefork: true }),
+      fields: containerFields(plan, { supervises: false, counts: true, prefork: true, isolates: true }),
       expected: [],
       filter: this.#filter,
     }

@@ -32,9 +32,9 @@ export const OWN_KERNEL_CLAIMS: readonly Guarantee[] = [
 ]
 
 /**
- * gVisor's kernel is in the same cgroup as the processes in it. The agent counts the memory of processes; what the kernel
- * allocates for them (socket buffers, pipes, file names) is bounded only by this cgroup, so this allowance is how far they
- * can exceed the limit. Measured with the build of December 2022: 17 MB after the start, 75 MB after a walk over 130,000
+ * gVisor's kernel is in the same cgroup as the processes in it; without a cgroup its memory is watched (memory-watch.ts). The
+ * agent counts the memory of processes; what the kernel allocates for them (socket buffers, pipes, file names) is bounded
+ * only by that, so this allowance is how far they can exceed the limit. Measured with the build of December 2022: 17 MB after the start, 75 MB after a walk over 130,000
  * files; with a limit of 100 MB, 162 MB of socket buffers are possible.
  */
 export const KERNEL_MB = 96

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readdirSync, readlinkSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { monotonicMs } from '../../host/clock.ts'
 import type { Session } from '../../host/guest/session.ts'
@@ -12,7 +12,8 @@ import type { ContainerHandle } from '../container-handle.ts'
 import { answered, MemoryFile, RESERVE_MB } from '../memory-file.ts'
 import { assertRoom } from '../microvm/files/disk.ts'
 import { ResumableChannel } from '../resumable-channel.ts'
-import { assertServed } from './own-kernel.ts'
+import { limitMemory, linkTarget, memoryOf } from './memory-watch.ts'
+import { assertServed, KERNEL_MB } from './own-kernel.ts'
 
 /** The `runsc` program and how it runs. */
 export type RunscHost = { readonly runsc: string; readonly stateDir: string; readonly rootless: boolean }
@@ -39,7 +40,6 @@ export class Runsc implements ContainerHandle {
   readonly channel: ResumableChannel
   /** gVisor's processes are not visible on the host. */
   readonly pid = undefined
-  readonly oomKills = 0
   readonly #host: RunscHost
   readonly #sandbox: RunscSandbox
   readonly #memory: MemoryFile
@@ -49,6 +49,8 @@ export class Runsc implements ContainerHandle {
   #boot: number | undefined
   /** Its file server. */
   #gofer: number | undefined
+  #overMemory = 0
+  #stopWatching: (() => void) | undefined
   #session: (() => Promise<Session>) | undefined
   #paused = false
   #changing: Promise<void> | undefined
@@ -136,6 +138,21 @@ export class Runsc implements ContainerHandle {
     this.#boot = boot
     if (!this.#host.rootless && boot !== undefined) this.#group = groupOfProcess(boot, plan.limits)
     this.#assertLimits()
+    this.#limitMemory()
+  }
+
+  /** A cgroup of root limits gVisor's kernel with everything in it; an ordinary user has none. */
+  #limitMemory(): void {
+    const { memoryMb } = this.#sandbox.plan.limits
+    const boot = this.#boot
+    if (memoryMb === undefined) return
+    if (this.#group?.unmet({ memoryMb: memoryMb + KERNEL_MB }).length === 0) return
+    if (boot === undefined) throw new SandboxError('launch-failed', 'the kernel of gvisor was not found')
+    this.#stopWatching?.()
+    this.#stopWatching = limitMemory(boot, (memoryMb + KERNEL_MB) * MB, () => {
+      this.#overMemory = 1
+      this.channel.destroy()
+    })
   }
 
   /** SECURITY: a limit counts only if the kernel returns the same value. The agent counts memory and processes itself. */
@@ -143,6 +160,10 @@ export class Runsc implements ContainerHandle {
     const { cpus } = this.#sandbox.plan.limits
     if (cpus !== undefined && (this.#group?.unmet({ cpus }) ?? ['cpus']).length > 0)
       throw new SandboxError('launch-failed', 'runsc does not enforce the CPU limit')
+  }
+
+  get oomKills(): number {
+    return Math.max(this.#overMemory, this.#group?.counts().oomKills ?? 0)
   }
 
   get group(): Cgroup | undefined {
@@ -234,7 +255,8 @@ export class Runsc implements ContainerHandle {
     if (this.#host.rootless) return false
     try {
       if ([this.#boot, this.#gofer].some(holdsRemoved)) return false
-      assertRoom(this.#sandbox.bundle, Math.ceil(memoryOf(this.#boot) / MB) + RESERVE_MB)
+      const memory = this.#boot === undefined ? 0 : memoryOf(this.#boot)
+      assertRoom(this.#sandbox.bundle, Math.ceil(memory / MB) + RESERVE_MB)
       return canCheckpoint(await output(this.#host.runsc, ['--version']))
     } catch {
       return false
@@ -305,6 +327,7 @@ export class Runsc implements ContainerHandle {
 
   /** Closing its input ends the agent and the sandbox; otherwise it is killed. */
   async #destroy(): Promise<void> {
+    this.#stopWatching?.()
     await this.#changing
     if (this.#paused && !this.#memory.isWritten) await this.#resume().catch(() => {})
     this.channel.destroy()
@@ -349,25 +372,6 @@ const holdsRemoved = (pid: number | undefined): boolean =>
     const target = linkTarget(`/proc/${pid}/fd/${name}`)
     return target.endsWith(' (deleted)') && !target.startsWith('/memfd:')
   })
-
-function linkTarget(path: string): string {
-  try {
-    return readlinkSync(path)
-  } catch {
-    // Closed meanwhile.
-    return ''
-  }
-}
-
-/** What the sandbox has in memory: all of it is in one file that exists only in memory. */
-function memoryOf(boot: number | undefined): number {
-  const dir = `/proc/${boot}/fd`
-  const sizes = readdirSync(dir).map((name) => {
-    const found = statSync(join(dir, name), { throwIfNoEntry: false })
-    return found?.isFile() ? found.blocks * 512 : 0
-  })
-  return Math.max(0, ...sizes)
-}
 
 const rootOf = ({ stateDir }: RunscHost): string => join(stateDir, 'run', 'runsc')
 

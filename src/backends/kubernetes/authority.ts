@@ -9,15 +9,13 @@ import {
 import type { ChannelIdentity } from '../../host/net/pod-channel.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { ClusterApi } from './cluster-api.ts'
-import { MANAGED } from './launch.ts'
+import { AUTHORITY_SECRET, MANAGED } from './launch.ts'
 
 /**
  * Who may speak on the channel to a Pod. The authority of a namespace signs a certificate for every Pod and one for every
  * control plane; its key is in a Secret there, so that every replica can reach every Pod.
  */
 
-/** The Secret with the authority. */
-export const AUTHORITY_SECRET = 'ringfence-authority'
 /** The name in the control plane's certificate; guest/channel accepts no other. */
 const CONTROL_PLANE = 'control.ringfence'
 const TITLE = 'ringfence pods'

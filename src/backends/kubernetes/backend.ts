@@ -12,14 +12,17 @@ import { layersOf } from '../docker/layers.ts'
 import { containerFields } from '../guest-config.ts'
 import type { ProtectedNameOf } from '../microvm/files/copy-out.ts'
 import { ChannelAuthority } from './authority.ts'
-import { type ClientLibrary, ClusterApi, RIGHTS, type Right } from './cluster-api.ts'
+import { type ClientLibrary, ClusterApi, RIGHTS, type Right, TENANT_RIGHTS } from './cluster-api.ts'
 import { POLICY_NAME, policyOf } from './launch.ts'
 import { isNetworkEnforced } from './network-probe.ts'
-import { type PodParts, SandboxPod } from './pod.ts'
+import { type PodParts, SANDBOX_ID, SandboxPod } from './pod.ts'
+import { podLeftBehind, removeEnded } from './pod-leftovers.ts'
 import { PodPool } from './pod-pool.ts'
 import { PodWatch } from './pod-watch.ts'
+import { otherRuntime } from './runtime-probe.ts'
 import { PodSandbox, refuseUnsent, sentTo } from './sandbox.ts'
 import { type KubernetesSettings, resourcesOf } from './settings.ts'
+import { ensureNamespace, settingsFor } from './tenant-namespace.ts'
 
 /** What the Kubernetes backend is made of. */
 export type KubernetesParts = {
@@ -33,6 +36,8 @@ export type KubernetesParts = {
   readonly pod?: { readonly name: string; readonly uid: string } | undefined
   /** How many Pods are kept ready for each kind of sandbox. */
   readonly ready?: number
+  /** Whether other servers take sandboxes over when this one is gone. */
+  readonly outlives?: boolean
   /** Which names are not copied back. */
   readonly refuses: ProtectedNameOf
 }
@@ -64,6 +69,11 @@ const OFF = {
 }
 /** How long the channel of a new Pod waits for us. */
 const PATIENCE_SECS = 120
+/** How long a Pod whose server is gone waits for another one. */
+const TAKEOVER_SECS = 120
+const SWEEP_MS = 60_000
+/** A Pod's /tmp is on the node's disk, where the cluster notices only after seconds that it is full: the agent counts it too. */
+const TEMPORARY_FIELDS = ['supervise', '/tmp', 'private', '/tmp'] as const
 const PROVEN_MS = 600_000
 const MB = 1024 * 1024
 
@@ -76,17 +86,22 @@ export function kubernetes(parts: KubernetesParts): Backend & { readonly close: 
 
 class Kubernetes implements Backend {
   readonly name = 'kubernetes'
-  readonly level: Level = 'container'
   readonly byNameOnly = false
   readonly emulated = false
   readonly runsImages = true
   readonly #parts: KubernetesParts
   readonly #filter = encode(assemble(process.arch as Arch))
-  #cluster: Promise<Cluster> | undefined
+  /** By namespace. */
+  readonly #clusters = new Map<string, Promise<Cluster>>()
+  readonly #sweeping: NodeJS.Timeout[] = []
   #opened: { readonly at: number; readonly tookMs: number } | undefined
 
   constructor(parts: KubernetesParts) {
     this.#parts = parts
+  }
+
+  get level(): Level {
+    return this.#parts.settings?.runtime ?? 'container'
   }
 
   async probe(): Promise<Probe> {
@@ -94,10 +109,13 @@ class Kubernetes implements Backend {
     if (!settings) return { available: false, ...OFF }
     try {
       const cluster = await this.#connected(settings)
-      const missing = await cluster.api.missing(RIGHTS)
+      const missing = await cluster.api.missing(rightsOf(settings))
       if (missing.length > 0) return { available: false, ...rightsText(missing, settings.namespace) }
+      const other = await otherRuntime(cluster.api, settings, cluster.labels)
+      if (other) return { available: false, ...other }
       const [enforced, startMs] = await Promise.all([cluster.enforced(), this.#startTime()])
-      const guarantees = enforced ? [...CLAIMS, ...NETWORK_CLAIMS] : CLAIMS
+      const claims = settings.runtime === 'gvisor' ? CLAIMS.filter(isKeptByGvisor) : CLAIMS
+      const guarantees = enforced ? [...claims, ...NETWORK_CLAIMS] : claims
       return { available: true, guarantees, waived: settings.waive, startMs }
     } catch (error) {
       const hint = error instanceof SandboxError ? error.hint : undefined
@@ -140,13 +158,17 @@ class Kubernetes implements Backend {
     refuseUnfit(plan, this.name)
     refuseUnsent(plan)
     const image = imageOf(plan, settings)
-    const cluster = await this.#connected(settings)
+    const cluster = await this.#connected(settings, options.owner)
     const began = monotonicMs()
+    if (options.takesOver)
+      return this.#occupy(plan, await podLeftBehind(cluster, plan, options), settings, options)
+    const labels = labelsOf(options)
+    const made = { image, labels, patienceSecs: PATIENCE_SECS }
     const sandbox =
       (await this.#fromPool(plan, image, cluster, options)) ??
       (await this.#occupy(
         plan,
-        await SandboxPod.create(cluster, plan, { image, patienceSecs: PATIENCE_SECS }, options.signal),
+        await SandboxPod.create(cluster, plan, made, options.signal),
         settings,
         options,
       ))
@@ -161,21 +183,24 @@ class Kubernetes implements Backend {
     { pool, settings }: Cluster,
     options: OpenOptions,
   ): Promise<BackendSandbox | undefined> {
-    const pod = await pool.take(plan, image)
+    const pod = await pool.take(plan, image, labelsOf(options))
     return pod && (await this.#occupy(plan, pod, settings, options).catch(() => undefined))
   }
 
   async reap(): Promise<void> {
     const { settings } = this.#parts
     if (!settings) return
-    const { api } = await this.#connected(settings)
-    await removeEnded(api, this.#parts.owner)
+    await this.#connected(settings)
+    for (const cluster of this.#clusters.values()) await removeEnded((await cluster).api, this.#parts.owner)
   }
 
   async close(): Promise<void> {
-    const cluster = await this.#cluster?.catch(() => undefined)
-    await cluster?.pool.close().catch(() => {})
-    cluster?.watch.close()
+    for (const timer of this.#sweeping) clearInterval(timer)
+    for (const connecting of this.#clusters.values()) {
+      const cluster = await connecting.catch(() => undefined)
+      await cluster?.pool.close().catch(() => {})
+      cluster?.watch.close()
+    }
   }
 
   /** Connects a Pod, configures its agent and sends what the sandbox is given of this host. */
@@ -183,41 +208,57 @@ class Kubernetes implements Backend {
     plan: Plan,
     pod: SandboxPod,
     settings: KubernetesSettings,
-    { onTunnel }: OpenOptions,
+    { onTunnel, takesOver, generation = 1 }: OpenOptions,
   ): Promise<BackendSandbox> {
-    const sent = sentTo(plan)
+    // A Pod that another server left has its files already.
+    const sent = takesOver ? [] : sentTo(plan)
     try {
-      await pod.connect(sent.map(({ archive }) => archive))
+      await pod.connect(
+        sent.map(({ archive }) => archive),
+        generation,
+      )
     } catch (error) {
-      await pod.destroy().catch(() => {})
+      // A Pod that has a later connection is another server's.
+      if (error instanceof SandboxError && error.code === 'conflict') pod.leave()
+      else await pod.destroy().catch(() => {})
       throw error
     }
+    const supervises = settings.runtime !== 'gvisor'
     const fields = containerFields(withResources(plan, settings), {
-      supervises: true,
+      supervises,
       counts: true,
       copies: true,
     })
-    const agentConfig = { fields, expected: [], filter: this.#filter }
+    const more = supervises ? TEMPORARY_FIELDS : []
+    const agentConfig = { fields: [...fields, ...more], expected: [], filter: this.#filter }
     const transport = new ContainerTransport(plan, pod, agentConfig, {
       layersOf: podLayers(settings),
       onTunnel,
     })
     await transport.ready()
-    const { diskMb } = resourcesOf(plan, settings)
-    return PodSandbox.open(plan, transport, sent, { refuses: this.#parts.refuses, most: diskMb * MB })
-  }
-
-  #connected(settings: KubernetesSettings): Promise<Cluster> {
-    this.#cluster ??= this.#connect(settings)
-    this.#cluster.catch(() => {
-      this.#cluster = undefined
+    const limits = resourcesOf(plan, settings)
+    return PodSandbox.open(plan, { transport, pod, limits }, sent, {
+      refuses: this.#parts.refuses,
+      most: limits.diskMb * MB,
     })
-    return this.#cluster
   }
 
-  async #connect(settings: KubernetesSettings): Promise<Cluster> {
+  #connected(all: KubernetesSettings, tenant?: string): Promise<Cluster> {
+    const settings = settingsFor(all, tenant)
+    const { namespace } = settings
+    const known = this.#clusters.get(namespace)
+    if (known) return known
+    const isOwn = namespace !== all.namespace
+    const connecting = this.#connect(settings, isOwn ? tenant : undefined)
+    this.#clusters.set(namespace, connecting)
+    connecting.catch(() => this.#clusters.delete(namespace))
+    return connecting
+  }
+
+  async #connect(settings: KubernetesSettings, tenant: string | undefined): Promise<Cluster> {
     const { library, owner, pod } = this.#parts
     const api = new ClusterApi(await library(), settings)
+    if (tenant !== undefined) await ensureNamespace(api, settings, tenant)
     const authority = await ChannelAuthority.of(api)
     if (!(await api.readPolicy(POLICY_NAME))) await createPolicy(api, settings)
     const instance = randomBytes(8).toString('hex')
@@ -231,11 +272,27 @@ class Kubernetes implements Backend {
       })
       return measured
     }
-    void removeEnded(api, owner).catch(() => {})
-    const shared: PodParts = { api, authority, watch, settings, labels, owner: pod }
-    return { ...shared, pool: new PodPool(shared, this.#parts.ready ?? 0), enforced }
+    const sweep = (): void => void removeEnded(api, owner).catch(() => {})
+    sweep()
+    // Nobody else removes what a server that does not come back has left.
+    if (this.#parts.outlives) this.#sweeping.push(setInterval(sweep, SWEEP_MS).unref())
+    const takeoverSecs = this.#parts.outlives ? TAKEOVER_SECS : 0
+    // What outlives this server must not be removed with its Pod, and an owner is in the same namespace.
+    const owning = takeoverSecs > 0 || tenant !== undefined ? undefined : pod
+    const shared: PodParts = { api, authority, watch, settings, labels, owner: owning, takeoverSecs }
+    return {
+      ...shared,
+      pool: new PodPool(shared, tenant === undefined ? (this.#parts.ready ?? 0) : 0),
+      enforced,
+    }
   }
 }
+
+const rightsOf = ({ tenantNamespaces }: KubernetesSettings): readonly Right[] =>
+  tenantNamespaces === undefined ? RIGHTS : [...RIGHTS, ...TENANT_RIGHTS[tenantNamespaces]]
+
+/** PLATFORM: gVisor has no seccomp notifications, so the agent cannot watch paths and bytes there. */
+const isKeptByGvisor = (name: Guarantee): boolean => name !== 'fs.protect' && name !== 'limit.disk'
 
 const UNENFORCED: HostNote = {
   id: 'kubernetes-network-policy',
@@ -253,13 +310,8 @@ async function createPolicy(api: ClusterApi, settings: KubernetesSettings): Prom
   }
 }
 
-/** Pods that have ended need nobody: their sandbox is over, whoever created them. */
-async function removeEnded(api: ClusterApi, owner: string): Promise<void> {
-  const { pods } = await api.listPods(`ringfence.dev/owner=${owner}`)
-  for (const { metadata, status } of pods)
-    if (metadata?.name && (status?.phase === 'Failed' || status?.phase === 'Succeeded'))
-      await api.deletePod(metadata.name, 0)
-}
+const labelsOf = ({ id }: OpenOptions): Readonly<Record<string, string>> =>
+  id === undefined ? {} : { [SANDBOX_ID]: id }
 
 function rightsText(
   missing: readonly Right[],

@@ -1,5 +1,6 @@
 import type * as Client from '@kubernetes/client-node'
 import { SandboxError } from '../../model/errors.ts'
+import { AUTHORITY_SECRET } from './launch.ts'
 import type { KubernetesSettings } from './settings.ts'
 
 /** The cluster's API, through the official client library. Every call that this backend makes is here. */
@@ -11,7 +12,13 @@ export type ClientLibrary = typeof Client
 export type PodView = Client.V1Pod
 
 /** One right that the backend needs in its namespace. */
-export type Right = { readonly group: string; readonly resource: string; readonly verb: string }
+export type Right = {
+  readonly group: string
+  readonly resource: string
+  readonly verb: string
+  /** Absent: on all objects of the kind. */
+  readonly name?: string
+}
 
 const right =
   (group: string, resource: string) =>
@@ -20,11 +27,22 @@ const right =
 /** Every right that the backend uses. deploy/ grants exactly these; a test compares them. */
 export const RIGHTS: readonly Right[] = [
   ...['create', 'delete', 'list', 'patch', 'watch'].map(right('', 'pods')),
-  ...['create', 'delete', 'get'].map(right('', 'secrets')),
+  ...['create', 'delete'].map(right('', 'secrets')),
+  { ...right('', 'secrets')('get'), name: AUTHORITY_SECRET },
   ...['list'].map(right('', 'events')),
   ...['create', 'get', 'update'].map(right('coordination.k8s.io', 'leases')),
   ...['create', 'get'].map(right('networking.k8s.io', 'networkpolicies')),
 ]
+
+/** What the backend also uses with `tenant_namespaces`; namespaces belong to the whole cluster. */
+export const TENANT_RIGHTS = {
+  use: [right('', 'namespaces')('get')],
+  create: [
+    right('', 'namespaces')('create'),
+    right('', 'resourcequotas')('create'),
+    right('', 'limitranges')('create'),
+  ],
+} as const satisfies Record<string, readonly Right[]>
 
 /** What a watch tells: a Pod as it is now, or that it is gone. */
 export type PodChange = { readonly kind: 'seen' | 'gone'; readonly pod: PodView }
@@ -56,9 +74,14 @@ export class ClusterApi {
 
   async listPods(
     labelSelector: string,
+    fieldSelector?: string,
   ): Promise<{ readonly pods: readonly PodView[]; readonly version: string }> {
     const { items, metadata } = await this.#call(() =>
-      this.#core.listNamespacedPod({ namespace: this.namespace, labelSelector }),
+      this.#core.listNamespacedPod({
+        namespace: this.namespace,
+        labelSelector,
+        ...(fieldSelector === undefined ? {} : { fieldSelector }),
+      }),
     )
     return { pods: items, version: metadata?.resourceVersion ?? '' }
   }
@@ -69,6 +92,20 @@ export class ClusterApi {
     await this.#unlessMissing(() =>
       this.#core.deleteNamespacedPod({ name, namespace, gracePeriodSeconds: graceSecs }),
     )
+  }
+
+  /** The same, unless another server has claimed the Pod. Rejects with `conflict` if the Pod changes meanwhile. */
+  async deleteOwnPod(
+    name: string,
+    labels: Readonly<Record<string, string>>,
+    graceSecs: number,
+  ): Promise<void> {
+    const namespace = this.namespace
+    const { pods } = await this.listPods(selectorOf(labels), `metadata.name=${name}`)
+    const { uid, resourceVersion } = pods[0]?.metadata ?? {}
+    if (!uid || !resourceVersion) return
+    const body = { gracePeriodSeconds: graceSecs, preconditions: { uid, resourceVersion } }
+    await this.#unlessMissing(() => this.#core.deleteNamespacedPod({ name, namespace, body }))
   }
 
   /** Changes labels and annotations if the Pod is still the version that the caller saw. Rejects with `conflict` if not. */
@@ -114,6 +151,24 @@ export class ClusterApi {
       this.#core.listNamespacedEvent({ namespace: this.namespace, fieldSelector }),
     )
     return items
+  }
+
+  /** Whether our namespace exists. */
+  async hasNamespace(): Promise<boolean> {
+    const found = await this.#unlessMissing(() => this.#core.readNamespace({ name: this.namespace }))
+    return found !== undefined && found.status?.phase !== 'Terminating'
+  }
+
+  createNamespace(body: Client.V1Namespace): Promise<Client.V1Namespace> {
+    return this.#call(() => this.#core.createNamespace({ body }))
+  }
+
+  createQuota(body: Client.V1ResourceQuota): Promise<Client.V1ResourceQuota> {
+    return this.#call(() => this.#core.createNamespacedResourceQuota({ namespace: this.namespace, body }))
+  }
+
+  createLimits(body: Client.V1LimitRange): Promise<Client.V1LimitRange> {
+    return this.#call(() => this.#core.createNamespacedLimitRange({ namespace: this.namespace, body }))
   }
 
   readPolicy(name: string): Promise<Client.V1NetworkPolicy | undefined> {
@@ -198,6 +253,12 @@ export class ClusterApi {
   }
 }
 
+/** The selector of what has all of these labels. */
+export const selectorOf = (labels: Readonly<Record<string, string>>): string =>
+  Object.entries(labels)
+    .map(([name, value]) => `${name}=${value}`)
+    .join(',')
+
 const isOver = (spec: Client.V1LeaseSpec | undefined): boolean =>
   !spec?.holderIdentity ||
   Date.now() > new Date(spec.renewTime ?? 0).getTime() + (spec.leaseDurationSeconds ?? 0) * 1000
@@ -237,6 +298,11 @@ function refusalOf(error: unknown, server: string): SandboxError {
       cause: error,
     })
   const said = messageIn(body)
+  if (code === 403 && said.includes('exceeded quota'))
+    return new SandboxError('too-many-requests', `the quota of the namespace is used up: ${said}`, {
+      hint: 'end sandboxes, ask for less, or raise the ResourceQuota',
+      retryAfterSecs: 10,
+    })
   return new SandboxError(
     CODES[code as keyof typeof CODES] ?? 'launch-failed',
     `the cluster refused it (${code})${said ? `: ${said}` : ''}`,

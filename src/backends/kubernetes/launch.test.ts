@@ -17,6 +17,7 @@ const context = {
   labels: {},
   annotations: {},
   patienceSecs: 60,
+  takeoverSecs: 0,
 }
 const pod = (spec: Record<string, unknown> = {}, more: Partial<Parameters<typeof podOf>[2]> = {}) =>
   podOf(planOf({ backend: 'kubernetes', ...spec }), settings, { ...context, ...more })
@@ -25,7 +26,7 @@ const containers = (made: ReturnType<typeof pod>) => [
   ...(made.spec?.containers ?? []),
 ]
 
-describe('every Pod is what Pod Security calls restricted', () => {
+describe('every Pod satisfies the Pod Security level restricted', () => {
   test('for the Pod', () => {
     expect(pod().spec).toMatchObject({
       automountServiceAccountToken: false,
@@ -58,7 +59,7 @@ describe('every Pod is what Pod Security calls restricted', () => {
     }
   })
 
-  test('no volume is of the node, and those that are written have a limit', () => {
+  test('without volumes of the node, and with a size limit on every writable volume', () => {
     const volumes = pod().spec?.volumes ?? []
     expect(volumes.flatMap((one) => Object.keys(one)).filter((name) => name !== 'name')).toEqual(
       volumes.map(() => 'emptyDir'),
@@ -67,7 +68,7 @@ describe('every Pod is what Pod Security calls restricted', () => {
   })
 })
 
-test('only the container of the channel has the key, and the sandbox has no variable of the cluster', () => {
+test('only the channel container has the key, and the sandbox container has no variables of the cluster', () => {
   const [installer, channel, sandbox] = containers(pod())
   expect(channel?.env?.map(({ valueFrom }) => valueFrom?.secretKeyRef?.name)).toEqual([
     'rf-1',
@@ -78,7 +79,7 @@ test('only the container of the channel has the key, and the sandbox has no vari
   expect(sandbox?.command).toEqual(['/.ringfence/agent', 'pod', '/.ringfence-channel/agent'])
 })
 
-test('limits that were asked for replace the defaults; those that protect this host do not count', () => {
+test('requested limits replace the defaults; limits that protect this host do not apply', () => {
   const limitsOf = (made: ReturnType<typeof pod>) => made.spec?.containers[1]?.resources?.limits
   expect(limitsOf(pod({ limits: { memoryMb: 64, cpus: 0.5 } }))).toMatchObject({
     cpu: '500m',
@@ -87,7 +88,7 @@ test('limits that were asked for replace the defaults; those that protect this h
   expect(limitsOf(pod())).toEqual({ cpu: '2000m', memory: '348Mi', 'ephemeral-storage': '100Mi' })
 })
 
-test('a read-only mount is written only beside the sandbox', () => {
+test('a read-only mount is writable only in the channel container', () => {
   const [, channel, sandbox] = containers(pod({ read: ['/usr/share'] }))
   const of = (one: typeof channel) => one?.volumeMounts?.find(({ name }) => name === 'mount-0')
   const mount = { name: 'mount-0', mountPath: '/usr/share', subPath: '.ringfence-dir', readOnly: true }
@@ -95,7 +96,7 @@ test('a read-only mount is written only beside the sandbox', () => {
   expect(of(channel)).toEqual({ name: 'mount-0', mountPath: '/.ringfence-mounts/0' })
 })
 
-test('the key belongs to the Pod, so that the cluster removes both', () => {
+test('the key Secret is owned by its Pod, so that the cluster deletes both', () => {
   expect(secretOf({ name: 'rf-1', uid: 'u' }, { key: 'k' }).metadata?.ownerReferences).toEqual([
     { apiVersion: 'v1', kind: 'Pod', name: 'rf-1', uid: 'u' },
   ])
@@ -104,7 +105,7 @@ test('the key belongs to the Pod, so that the cluster removes both', () => {
   ])
 })
 
-test('the network policy lets nothing out, and in only the channel', () => {
+test('the network policy denies all egress, and allows ingress only to the channel port', () => {
   expect(policyOf(settings).spec).toEqual({
     podSelector: { matchLabels: { 'ringfence.dev/part': 'sandbox' } },
     policyTypes: ['Ingress', 'Egress'],

@@ -17,12 +17,16 @@ export type PodContext = {
   readonly owner?: { readonly name: string; readonly uid: string } | undefined
   /** How long the channel waits for a connection. */
   readonly patienceSecs: number
+  /** How long the Pod waits for another server when its own is gone; 0: it ends. */
+  readonly takeoverSecs: number
 }
 
 /** The label of everything that this backend creates. */
 export const MANAGED = { 'app.kubernetes.io/managed-by': 'ringfence' } as const
 /** The label of Pods that the network policy applies to. */
 export const SANDBOX = { 'ringfence.dev/part': 'sandbox' } as const
+/** The Secret with the authority of the channels. */
+export const AUTHORITY_SECRET = 'ringfence-authority'
 /** The name of the network policy of all sandboxes. */
 export const POLICY_NAME = 'ringfence-sandboxes'
 
@@ -151,7 +155,8 @@ function installer(plan: Plan, settings: KubernetesSettings, { uid }: PodContext
 }
 
 /** The end of the channel: the only container that has the Pod's key. */
-function channel(plan: Plan, settings: KubernetesSettings, { name, patienceSecs }: PodContext): V1Container {
+function channel(plan: Plan, settings: KubernetesSettings, context: PodContext): V1Container {
+  const { name, patienceSecs, takeoverSecs } = context
   const from = (variable: string, key: string) => ({
     name: variable,
     valueFrom: { secretKeyRef: { name, key } },
@@ -160,7 +165,7 @@ function channel(plan: Plan, settings: KubernetesSettings, { name, patienceSecs 
     name: 'channel',
     image: settings.agentImage,
     imagePullPolicy: settings.pullPolicy,
-    command: ['/ringfence-channel', String(settings.port), SOCKET, String(patienceSecs)],
+    command: ['/ringfence-channel', ...[settings.port, SOCKET, patienceSecs, takeoverSecs].map(String)],
     env: [
       from('RINGFENCE_CERTIFICATE', 'certificate'),
       from('RINGFENCE_KEY', 'key'),

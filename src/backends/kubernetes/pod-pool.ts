@@ -1,10 +1,9 @@
 import { createHash } from 'node:crypto'
 import { monotonicMs } from '../../host/clock.ts'
-import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
-import type { PodView } from './cluster-api.ts'
+import { type PodView, selectorOf } from './cluster-api.ts'
 import { podOf } from './launch.ts'
-import { type PodParts, SandboxPod } from './pod.ts'
+import { claimPod, type PodParts, SandboxPod } from './pod.ts'
 import { endProblem, isRunning } from './pod-state.ts'
 
 /** The label of Pods that belong to nobody yet; its value is their kind. */
@@ -39,12 +38,16 @@ export class PodPool {
   }
 
   /** A Pod for this plan, or undefined; the pool is filled again in the background. */
-  async take(plan: Plan, image: string): Promise<SandboxPod | undefined> {
+  async take(
+    plan: Plan,
+    image: string,
+    sandbox: Readonly<Record<string, string>> = {},
+  ): Promise<SandboxPod | undefined> {
     if (this.#size === 0) return undefined
     const kind = this.#kindOf(plan, image)
     this.#remember(kind, plan, image)
     try {
-      return await this.#claim(kind)
+      return await this.#claim(kind, sandbox)
     } finally {
       setTimeout(() => void this.fill(kind).catch(() => {}), REFILL_MS).unref()
     }
@@ -56,8 +59,7 @@ export class PodPool {
     clearInterval(this.#timer)
     await Promise.allSettled(this.#filling.values())
     if (this.#size === 0) return
-    const own = Object.entries(this.#parts.labels).map(([name, value]) => `${name}=${value}`)
-    const { pods } = await this.#parts.api.listPods([POOL, ...own].join(','))
+    const { pods } = await this.#parts.api.listPods(`${POOL},${selectorOf(this.#parts.labels)}`)
     await Promise.all(pods.map((pod) => this.#parts.api.deletePod(pod.metadata?.name ?? '', 0)))
   }
 
@@ -85,34 +87,17 @@ export class PodPool {
     }
   }
 
-  async #claim(kind: string): Promise<SandboxPod | undefined> {
+  async #claim(kind: string, sandbox: Readonly<Record<string, string>>): Promise<SandboxPod | undefined> {
     for (let tries = 0; tries < TRIES; tries++) {
       const { pods } = await this.#parts.api.listPods(`${POOL}=${kind}`)
       const ready = pods.filter(isFree)
       if (ready.length === 0) return undefined
       for (const pod of ready) {
-        const claimed = await this.#tryClaim(pod)
+        const claimed = await claimPod(this.#parts, pod, { ...sandbox, [POOL]: null })
         if (claimed) return SandboxPod.adopt(this.#parts, claimed)
       }
     }
     return undefined
-  }
-
-  /** The cluster refuses the update if anybody changed the Pod since we saw it. */
-  async #tryClaim({ metadata }: PodView): Promise<PodView | undefined> {
-    const { labels, owner, api } = this.#parts
-    const ownerReferences = owner ? [{ apiVersion: 'v1', kind: 'Pod', ...owner }] : []
-    try {
-      return await api.claimPod(metadata?.name ?? '', {
-        resourceVersion: metadata?.resourceVersion,
-        labels: { ...labels, [POOL]: null },
-        ownerReferences,
-      })
-    } catch (error) {
-      const lost = error instanceof SandboxError && ['conflict', 'not-found'].includes(error.code)
-      if (lost) return undefined
-      throw error
-    }
   }
 
   async #fill(kind: string): Promise<void> {
@@ -137,7 +122,9 @@ export class PodPool {
 
   /** INVARIANT: the whole specification of the Pod. */
   #kindOf(plan: Plan, image: string): string {
-    const context = { name: '', uid: 0, image, labels: {}, annotations: {}, patienceSecs: POOL_SECS }
+    const { takeoverSecs } = this.#parts
+    const shared = { name: '', uid: 0, labels: {}, annotations: {}, patienceSecs: POOL_SECS }
+    const context = { ...shared, image, takeoverSecs }
     const { spec } = podOf(plan, this.#parts.settings, context)
     return createHash('sha256').update(JSON.stringify(spec)).digest('hex').slice(0, 32)
   }

@@ -57,7 +57,7 @@ test.each([
   [waiting('ContainerCreating'), undefined],
   [waiting('ErrImagePull'), undefined],
   [status({ phase: 'Pending' }), undefined],
-])('what keeps a Pod from running', (pod, expected) => {
+])('reports why a Pod does not run yet', (pod, expected) => {
   expect(startProblem(pod)).toEqual(expected)
 })
 
@@ -75,11 +75,11 @@ test.each([
   [terminated('OOMKilled', 137), 'oom'],
   [terminated('Error', 2), 'ended'],
   [status({ phase: 'Running' }), undefined],
-])('why a Pod is over', (pod, kind) => {
+])('reports why a Pod ended', (pod, kind) => {
   expect(endProblem(pod)?.kind).toBe(kind)
 })
 
-test('why somebody else deleted it', () => {
+test('reports why a Pod was deleted', () => {
   const pod = status({ phase: 'Running' })
   const said = (reason: string, message = '') => [{ reason, message, involvedObject: {}, metadata: {} }]
   expect(deletionProblem(pod, said('Preempted', 'by x')).text).toBe('preempted: by x')
@@ -87,7 +87,7 @@ test('why somebody else deleted it', () => {
   expect(deletionProblem(pod, []).kind).toBe('evicted')
 })
 
-test('a Pod runs when both of its containers do', () => {
+test('a Pod runs when both of its containers run', () => {
   const one = (name: string, running: boolean) => ({
     name,
     image: '',

@@ -39,6 +39,13 @@ export const isRunning = (pod: PodView): boolean =>
     ),
   )
 
+/** Whether the kubelet says that every container of a Pod has ended. */
+export const hasStopped = (pod: PodView | undefined): boolean => {
+  const { phase, containerStatuses: all = [] } = pod?.status ?? {}
+  const isOver = phase === 'Failed' || phase === 'Succeeded'
+  return isOver && all.length > 0 && all.every(({ state }) => state?.terminated !== undefined)
+}
+
 /** Why a Pod that was just created does not run yet; undefined: it is on its way. */
 export function startProblem(pod: PodView): PodProblem | undefined {
   const ended = endProblem(pod)

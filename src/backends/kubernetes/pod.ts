@@ -8,7 +8,14 @@ import type { ContainerHandle } from '../container-handle.ts'
 import { type ChannelAuthority, podHost } from './authority.ts'
 import type { ClusterApi, PodView } from './cluster-api.ts'
 import { FIRST_UID, type PodContext, podOf, secretOf, UIDS } from './launch.ts'
-import { deletionProblem, endProblem, isRunning, type PodProblem, startProblem } from './pod-state.ts'
+import {
+  deletionProblem,
+  endProblem,
+  hasStopped,
+  isRunning,
+  type PodProblem,
+  startProblem,
+} from './pod-state.ts'
 import type { PodWatch } from './pod-watch.ts'
 import type { KubernetesSettings } from './settings.ts'
 
@@ -21,7 +28,12 @@ export type PodParts = {
   /** Labels that say whose Pod it is. */
   readonly labels: Readonly<Record<string, string>>
   readonly owner: PodContext['owner']
+  /** How long a Pod waits for another server when this one is gone; 0: no other server takes Pods over. */
+  readonly takeoverSecs: number
 }
+
+/** The label that names the sandbox of a Pod. */
+export const SANDBOX_ID = 'ringfence.dev/sandbox'
 
 const CONNECT_MS = 10_000
 const CONNECT_PAUSE_MS = 25
@@ -30,6 +42,8 @@ const GRACE_SECS = 1
 const REMOVE_MS = 45_000
 const REASON_MS = 4000
 const RETRY_MS = 250
+/** An epoch is a generation, and how often it tried to connect. */
+const ATTEMPT_BITS = 32n
 
 /** A new name, which is also the name in the Pod's certificate. */
 const newName = (): string => `rf-${randomBytes(8).toString('hex')}`
@@ -44,7 +58,7 @@ export type PodOptions = {
 
 /** The Pod and its key. The cluster removes the key with the Pod. */
 async function createObjects(
-  { api, authority, settings, labels, owner }: PodParts,
+  { api, authority, settings, labels, owner, takeoverSecs }: PodParts,
   plan: Plan,
   name: string,
   options: PodOptions,
@@ -57,6 +71,7 @@ async function createObjects(
     annotations: {},
     owner,
     patienceSecs: options.patienceSecs,
+    takeoverSecs,
   }
   const made = await api.createPod(podOf(plan, settings, context))
   const { certificate, key, authority: signer } = authority.forPod(name, settings.maxLifetimeSecs)
@@ -66,6 +81,29 @@ async function createObjects(
     return made
   } catch (error) {
     await api.deletePod(name, 0).catch(() => {})
+    throw error
+  }
+}
+
+/**
+ * Makes a Pod that somebody else created this server's. The cluster refuses the update if anybody changed the Pod since we saw it.
+ * Resolves with undefined then.
+ */
+export async function claimPod(
+  { api, labels, owner }: PodParts,
+  { metadata }: PodView,
+  more: Readonly<Record<string, string | null>> = {},
+): Promise<PodView | undefined> {
+  const ownerReferences = owner ? [{ apiVersion: 'v1', kind: 'Pod', ...owner }] : []
+  try {
+    return await api.claimPod(metadata?.name ?? '', {
+      resourceVersion: metadata?.resourceVersion,
+      labels: { ...labels, ...more },
+      ownerReferences,
+    })
+  } catch (error) {
+    const lost = error instanceof SandboxError && ['conflict', 'not-found'].includes(error.code)
+    if (lost) return undefined
     throw error
   }
 }
@@ -122,8 +160,12 @@ export class SandboxPod implements ContainerHandle {
     return pod
   }
 
-  /** Connects to the agent and fills the read-only directories. INVARIANT: called once; the epoch grows with the time of the call. */
-  async connect(archives: readonly Iterable<Uint8Array>[]): Promise<void> {
+  /**
+   * Connects to the agent and fills the read-only directories. INVARIANT: called once for each generation, which grows when another
+   * server takes the sandbox over; so do the epochs.
+   */
+  async connect(archives: readonly Iterable<Uint8Array>[], generation: number): Promise<void> {
+    let epoch = BigInt(generation) << ATTEMPT_BITS
     const { authority, settings, api } = this.#parts
     const until = monotonicMs() + CONNECT_MS
     const address = this.#seen?.status?.podIP ?? ''
@@ -134,7 +176,7 @@ export class SandboxPod implements ContainerHandle {
           host: podHost(this.name),
           address,
           port: settings.port,
-          epoch: BigInt(Date.now()),
+          epoch: ++epoch,
           identity: authority.forControlPlane(),
           timeoutMs: Math.max(1000, until - monotonicMs()),
         })
@@ -149,6 +191,11 @@ export class SandboxPod implements ContainerHandle {
     }
     // The key has been read: nobody needs it any more.
     void api.deleteSecret(this.name).catch(() => {})
+  }
+
+  /** Whether another server can take the Pod over. */
+  get outlives(): boolean {
+    return this.#parts.takeoverSecs > 0
   }
 
   get channel(): Duplex {
@@ -179,6 +226,13 @@ export class SandboxPod implements ContainerHandle {
   destroy(): Promise<void> {
     this.#removal ??= this.#remove()
     return this.#removal
+  }
+
+  /** Leaves the Pod to another server. */
+  leave(): void {
+    this.#removal ??= Promise.resolve()
+    this.#channel?.destroy()
+    this.#unfollow()
   }
 
   #created(pod: PodView): void {
@@ -248,8 +302,9 @@ export class SandboxPod implements ContainerHandle {
       if (!this.#isCreated) return
       const until = monotonicMs() + REMOVE_MS
       await this.#ask(GRACE_SECS, until)
-      if (!(await this.#until(() => this.#isGone, until - monotonicMs())))
-        await this.#ask(0, monotonicMs() + REMOVE_MS)
+      await this.#until(() => this.#isGone || hasStopped(this.#seen), until - monotonicMs())
+      // A kubelet keeps the record of a stopped Pod for up to 10 s; nothing runs any more, so nobody needs to wait for it.
+      if (!this.#isGone) await this.#ask(0, monotonicMs() + REMOVE_MS)
     } finally {
       this.#unfollow()
     }
@@ -257,9 +312,11 @@ export class SandboxPod implements ContainerHandle {
 
   /** An API server that restarts answers again after a moment. */
   async #ask(graceSecs: number, until: number): Promise<void> {
+    const { api, labels, takeoverSecs } = this.#parts
     for (;;) {
       try {
-        return await this.#parts.api.deletePod(this.name, graceSecs)
+        if (takeoverSecs > 0) return await api.deleteOwnPod(this.name, labels, graceSecs)
+        return await api.deletePod(this.name, graceSecs)
       } catch (error) {
         if (monotonicMs() > until) throw error
         await pause(RETRY_MS)

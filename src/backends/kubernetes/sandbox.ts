@@ -2,13 +2,14 @@ import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/path.ts'
 import type { Mount, Plan } from '../../model/plan.ts'
-import type { RunningCommand, StartIo } from '../backend.ts'
+import type { BackendSandbox, Detachable, RunningCommand, StartIo } from '../backend.ts'
 import type { ContainerTransport } from '../container-handle.ts'
 import { CopyBack, type CopyRules, type SharedMount } from '../copy-back.ts'
 import { CopyIn } from '../copy-in.ts'
 import { GuestSandbox } from '../guest-sandbox.ts'
 import { bounded } from '../remote/mounts.ts'
 import { sentMounts } from './launch.ts'
+import type { SandboxPod } from './pod.ts'
 
 /** Files between this host and a Pod. The directories in a Pod are copies; changes come back when a command has ended. */
 
@@ -48,26 +49,46 @@ export const sentTo = (plan: Plan): readonly Sent[] =>
     return { mount, copy, archive: bounded(mount, copy.stream()) }
   })
 
+/** Whether changes go back to directories of this server, which no other one has. */
+export const isCopiedBack = (plan: Plan): boolean => sentMounts(plan).some(({ mode }) => mode === 'rw')
+
 const MARKER = '/tmp/.ringfence-copied'
 const LAST_MS = 120_000
 
 /** A sandbox in a Pod. */
-export class PodSandbox extends GuestSandbox {
+export class PodSandbox extends GuestSandbox implements Detachable {
+  readonly outlives: boolean
+  readonly ownLimits: NonNullable<BackendSandbox['ownLimits']>
+  readonly #pod: SandboxPod
   #back: CopyBack | undefined
   #closing: Promise<void> | undefined
 
-  private constructor(plan: Plan, transport: ContainerTransport) {
+  private constructor(
+    plan: Plan,
+    {
+      transport,
+      pod,
+      limits,
+    }: { transport: ContainerTransport; pod: SandboxPod; limits: PodSandbox['ownLimits'] },
+  ) {
     super(plan, transport)
+    this.#pod = pod
+    this.ownLimits = limits
+    this.outlives = pod.outlives && !isCopiedBack(plan)
   }
 
   /** Sends the plan's small files and notes the time; no command has run yet. On failure nothing is left. */
   static async open(
     plan: Plan,
-    transport: ContainerTransport,
+    inside: {
+      readonly transport: ContainerTransport
+      readonly pod: SandboxPod
+      readonly limits: PodSandbox['ownLimits']
+    },
     sent: readonly Sent[],
     rules: CopyRules,
   ): Promise<PodSandbox> {
-    const sandbox = new PodSandbox(plan, transport)
+    const sandbox = new PodSandbox(plan, inside)
     try {
       for (const { target, text } of plan.files) await sandbox.files.write(target, [Buffer.from(text)])
       await sandbox.#noteTime(plan, sent, rules)
@@ -85,6 +106,12 @@ export class PodSandbox extends GuestSandbox {
 
   override close(): Promise<void> {
     this.#closing ??= this.#close()
+    return this.#closing
+  }
+
+  detach(): Promise<void> {
+    this.#pod.leave()
+    this.#closing ??= super.close()
     return this.#closing
   }
 

@@ -14,6 +14,10 @@ export type KubernetesSettings = {
   readonly nodeSelector: Readonly<Record<string, string>>
   readonly tolerations: readonly Readonly<Record<string, string>>[]
   readonly runtimeClass: string | undefined
+  /** What the RuntimeClass is, by the operator's word; a probe confirms it. */
+  readonly runtime: 'gvisor' | 'microvm' | undefined
+  readonly tenantNamespaces: 'use' | 'create' | undefined
+  readonly tenantQuota: NonNullable<KubernetesConfig['tenant_quota']>
   readonly priorityClass: string | undefined
   readonly cpus: number
   readonly memoryMb: number
@@ -36,6 +40,9 @@ export const settingsOf = (config: KubernetesConfig): KubernetesSettings => ({
   nodeSelector: config.node_selector ?? {},
   tolerations: (config.tolerations ?? []) as readonly Readonly<Record<string, string>>[],
   runtimeClass: config.runtime_class,
+  runtime: config.runtime,
+  tenantNamespaces: config.tenant_namespaces,
+  tenantQuota: config.tenant_quota ?? {},
   priorityClass: config.priority_class,
   cpus: config.cpus ?? 1,
   memoryMb: config.memory_mb ?? 1024,

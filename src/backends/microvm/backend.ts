@@ -6,10 +6,13 @@ import { WarmPool } from '../../host/warm-pool.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import { isPlan, type Plan } from '../../model/plan.ts'
-import type { Backend, BackendSandbox, OpenOptions, Probe } from '../backend.ts'
+import type { Isolation } from '../../model/spec.ts'
+import type { Backend, OpenOptions, Probe } from '../backend.ts'
 import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { refuseUnfit } from '../container-files.ts'
 import type { Image, ImageStore } from '../images/store.ts'
+import { isIsolated } from '../isolated-command.ts'
+import { BETWEEN, hasOwnNamespaces } from '../isolation-probe.ts'
 import type { Driver } from './drivers/driver.ts'
 import type { ProtectedNameOf } from './files/copy-out.ts'
 import { sweepMachines } from './guest-machine.ts'
@@ -23,7 +26,8 @@ import { MicrovmSandbox } from './sandbox.ts'
 /** What the microVM backend is made of. */
 export type MicrovmParts = {
   readonly agent: string
-  readonly probePlan: () => Plan
+  /** A small plan that the probe runs, also with commands that are isolated from each other. */
+  readonly probePlan: (isolation?: Isolation) => Plan
   readonly images: ImageStore
   readonly stateDir: string
   readonly driver: Driver
@@ -115,10 +119,26 @@ class Microvm implements Backend {
       } finally {
         await sandbox.close()
       }
-      return { available: true, guarantees: claimsOf(this.emulated), startMs: monotonicMs() - started }
+      const startMs = monotonicMs() - started
+      const between = (await this.#isolates()) ? BETWEEN : []
+      return { available: true, guarantees: [...claimsOf(this.emulated), ...between], startMs }
     } catch (error) {
       const fix = (error instanceof SandboxError ? error.hint : undefined) ?? BUILD
       return { available: false, reason: (error as Error).message, fix }
+    }
+  }
+
+  /** Whether a command gets namespaces that are not those of its sandbox; a kernel that forbids it keeps everything else. */
+  async #isolates(): Promise<boolean> {
+    const plan = this.#parts.probePlan('command')
+    if (!isIsolated(plan)) return false
+    const sandbox = await this.open(plan)
+    try {
+      return await hasOwnNamespaces(sandbox, await sandbox.status())
+    } catch {
+      return false
+    } finally {
+      await sandbox.close()
     }
   }
 
@@ -134,7 +154,7 @@ class Microvm implements Backend {
     return this.#images.hasKernel ? undefined : { reason: 'no guest kernel has been built yet', fix: BUILD }
   }
 
-  async open(plan: Plan, options: OpenOptions = {}): Promise<BackendSandbox> {
+  async open(plan: Plan, options: OpenOptions = {}): Promise<MicrovmSandbox> {
     if (!isPlan(plan)) throw new SandboxError('internal', 'a backend accepts only plans that policy made')
     if (plan.network.mode === 'fetch' && !options.onTunnel)
       throw new SandboxError('internal', 'a sandbox with network mode fetch needs a proxy')

@@ -1,5 +1,5 @@
-import type { Duplex } from 'node:stream'
 import { READY_FILLED, READY_TOKEN, USER_UID } from '../../host/guest/protocol.ts'
+import type { TunnelTaker } from '../../host/guest/session.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Plan } from '../../model/plan.ts'
 import { userFor } from '../container-files.ts'
@@ -42,7 +42,7 @@ export class Prepared {
   readonly shared: readonly SharedMount[]
   /** When the copies were complete, on the guest's clock. */
   readonly since: string
-  readonly #tunnels: { take?: ((stream: Duplex) => void) | undefined }
+  readonly #tunnels: { take?: TunnelTaker | undefined }
 
   private constructor(fields: Pick<Prepared, 'machine' | 'transport' | 'shared' | 'since'>, tunnels: object) {
     this.machine = fields.machine
@@ -78,9 +78,9 @@ export class Prepared {
       (sabotage.containerFields ?? unharmed)(containerSettingFields(plan, machineSettings)),
       copies.map((copy, index) => (large.has(index) ? undefined : copy?.stream())),
     )
-    const tunnels: { take?: (stream: Duplex) => void } = {}
+    const tunnels: { take?: TunnelTaker } = {}
     const onTunnel = plan.network.mode === 'fetch' ? passTo(tunnels) : undefined
-    const fields = (sabotage.config ?? unharmed)(containerFields(plan, { supervises: true }))
+    const fields = (sabotage.config ?? unharmed)(containerFields(plan, { supervises: true, isolates: true }))
     const agentConfig = { fields, expected: [], filter: sabotage.filter ?? settings.filter }
     const transport = new ContainerTransport(plan, machine, agentConfig, {
       layersOf: settings.layersOf,
@@ -103,7 +103,7 @@ export class Prepared {
   }
 
   /** Sets the receiver of the sandbox's proxy connections. */
-  handTo(onTunnel: ((stream: Duplex) => void) | undefined): void {
+  handTo(onTunnel: TunnelTaker | undefined): void {
     this.#tunnels.take = onTunnel
   }
 
@@ -135,8 +135,8 @@ export class Prepared {
 
 /** Rejects connections as long as the machine is not assigned to a sandbox. */
 const passTo =
-  (tunnels: { readonly take?: (stream: Duplex) => void }) =>
-  (stream: Duplex): void => {
-    if (tunnels.take) tunnels.take(stream)
+  (tunnels: { readonly take?: TunnelTaker }): TunnelTaker =>
+  (stream, secrets) => {
+    if (tunnels.take) tunnels.take(stream, secrets)
     else stream.destroy()
   }

@@ -52,7 +52,7 @@ const profile = (spec: Record<string, unknown>, context = CONTEXT): string =>
 const can = (source: string, operation: string, path: string): boolean => allows(source, { operation, path })
 
 describe('the profile', () => {
-  test('for a workspace, word by word', () => {
+  test('for a workspace, as exact text', () => {
     const source = profileOf(planned({ workspace: W, waive: ['fs.protect'] }), CONTEXT)
     expect(source).toMatchInlineSnapshot(`
       "(version 1)
@@ -273,7 +273,7 @@ describe('protected names', () => {
     'node_modules/p/.vscode/s.json',
     '.github/CODEOWNERS',
     'my.envrc',
-  ])('ordinary work goes on: %s', (path) => expect(writes(path)).toBe(true))
+  ])('do not restrict ordinary work: %s', (path) => expect(writes(path)).toBe(true))
 
   test('can be read', () => {
     expect(can(source, 'file-read-data', `${W}/.git/config`)).toBe(true)
@@ -340,9 +340,9 @@ describe('the network', () => {
 describe('processes and services', () => {
   const source = profile({})
   test.each<readonly [string, Attempt, boolean]>([
-    ['signal its own', { operation: 'signal', target: 'same-sandbox' }, true],
-    ['signal another', { operation: 'signal', target: 'others' }, false],
-    ['look at another', { operation: 'process-info-pidinfo', target: 'others' }, false],
+    ['signal its own processes', { operation: 'signal', target: 'same-sandbox' }, true],
+    ['signal other processes', { operation: 'signal', target: 'others' }, false],
+    ['inspect other processes', { operation: 'process-info-pidinfo', target: 'others' }, false],
     ['user names', { operation: 'mach-lookup', service: 'com.apple.system.opendirectoryd.libinfo' }, true],
     ['the pasteboard', { operation: 'mach-lookup', service: 'com.apple.pasteboard.1' }, false],
     ['the keychain', { operation: 'mach-lookup', service: 'com.apple.SecurityServer' }, false],
@@ -354,7 +354,7 @@ describe('processes and services', () => {
     ['run a program of the workspace', { operation: 'process-exec', path: `${W}/run.sh` }, true],
     ['run a program from elsewhere', { operation: 'process-exec', path: '/Users/u/Downloads/x' }, false],
     ['shared memory', { operation: 'ipc-posix-shm-read-data', path: 'x' }, false],
-    ['devices of the kernel', { operation: 'iokit-open' }, false],
+    ['kernel devices', { operation: 'iokit-open' }, false],
     ['change settings', { operation: 'sysctl-write' }, false],
   ])('%s', (_, attempt, allowed) => expect(allows(source, attempt)).toBe(allowed))
 })

@@ -2,7 +2,7 @@ import { statSync } from 'node:fs'
 import type { FrontRequest } from '../../host/broker/front-connection.ts'
 
 /** The version of guest/front/front.h. */
-const PROTOCOL = '1'
+const PROTOCOL = '2'
 
 /** What a broker was started as; a request from elsewhere is left to Node. */
 export type BrokerIdentity = {
@@ -17,8 +17,8 @@ export type BrokerIdentity = {
 
 /** Tells one build of this program from another, also at the same path; as in guest/front/request.c. */
 export function buildOf(program: string): string {
-  const { dev, ino, size, mtimeNs } = statSync(program, { bigint: true })
-  return [dev, ino, size, mtimeNs].join(':')
+  const { dev, ino, size, mtimeNs, ctimeNs } = statSync(program, { bigint: true })
+  return [dev, ino, size, mtimeNs, ctimeNs].join(':')
 }
 
 /** Variables that Node itself reads, wherever the caller's are passed along. */

@@ -3,7 +3,7 @@ import type { Level } from '../../model/guarantee.ts'
 import type { Containment } from '../../model/risk.ts'
 import type { Context } from '../../policy/commands/judge.ts'
 import { containedBy } from '../../policy/containment.ts'
-import { type SandboxValues, specOf } from '../sandbox-options.ts'
+import { type SandboxValues, specOf } from '../options/sandbox-options.ts'
 
 /** The sandbox that `run` with the same flags would use, and what it contains. */
 export type Wall = {

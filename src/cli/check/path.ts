@@ -5,7 +5,7 @@ import { either, type Infer, list, object, oneOf, optional, text } from '../../m
 import { visible } from '../../model/visible.ts'
 import { PATH_OPS, type PathRequest } from '../../policy/paths/paths.ts'
 import { judgeHere, policiesFor } from '../../supervisor/judge-path.ts'
-import { parseOptions } from '../options.ts'
+import { parseOptions } from '../options/options.ts'
 import type { CliIo } from '../terminal/io.ts'
 
 const rootShape = either(object({ path: text(), mode: optional(oneOf('ro', 'rw')) }), text())

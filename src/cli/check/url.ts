@@ -4,7 +4,7 @@ import { type Infer, list, number, object, optional, record, text } from '../../
 import { visible, visibleJson } from '../../model/visible.ts'
 import { type FetchWalk, type FetchWorld, walkFetch } from '../../policy/network/fetch-walk.ts'
 import { type NetworkPolicy, networkPolicyOf, type TargetKind } from '../../policy/network/network.ts'
-import { parseOptions } from '../options.ts'
+import { parseOptions } from '../options/options.ts'
 import type { CliIo } from '../terminal/io.ts'
 import { jsonLine, type LoadConfig, linesOf } from './path.ts'
 

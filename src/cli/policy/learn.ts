@@ -12,7 +12,7 @@ import { gathered, type Learned, learnedPolicy, usesOutside } from '../../policy
 import { parseAddress } from '../../policy/network/address.ts'
 import { isInternalName, isMetadataName } from '../../policy/network/hosts.ts'
 import type { Executed, Sandbox } from '../../supervisor/sandbox.ts'
-import { parseOptions, usage } from '../options.ts'
+import { parseOptions, usage } from '../options/options.ts'
 import { askPerson } from '../terminal/ask.ts'
 import { err, errBytes, out } from '../terminal/output.ts'
 

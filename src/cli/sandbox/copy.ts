@@ -6,7 +6,7 @@ import { pipeline } from 'node:stream/promises'
 import type { RemoteSandbox } from '../../client/sandbox.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { visible } from '../../model/visible.ts'
-import { usage } from '../options.ts'
+import { usage } from '../options/options.ts'
 import { err } from '../terminal/output.ts'
 import { find } from './find.ts'
 

@@ -1,8 +1,8 @@
 import type { RemoteSandbox } from '../../client/sandbox.ts'
 import type { SandboxInfo } from '../../client/types.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { usage } from '../options.ts'
-import { server } from '../remote.ts'
+import { usage } from '../options/options.ts'
+import { server } from '../server/remote.ts'
 
 /** The metadata entry that holds a sandbox's name. */
 export const NAME = 'name'

@@ -1,6 +1,6 @@
 import { forwardPort, tcpThrough } from '../../host/net/port-forward.ts'
 import { visible } from '../../model/visible.ts'
-import { address } from '../remote.ts'
+import { address } from '../server/remote.ts'
 import { err } from '../terminal/output.ts'
 
 /** Leads a port of this machine's loopback to a port in a sandbox until Ctrl-C: any protocol on TCP. */

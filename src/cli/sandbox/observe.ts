@@ -1,7 +1,7 @@
 import type { RemoteSandbox } from '../../client/sandbox.ts'
 import type { SandboxMetrics } from '../../client/types.ts'
 import { visible } from '../../model/visible.ts'
-import { print, table } from '../remote.ts'
+import { print, table } from '../server/remote.ts'
 import { err, passBytes } from '../terminal/output.ts'
 import { attachTo } from './exec.ts'
 import { find, liveSandboxes, NAME } from './find.ts'

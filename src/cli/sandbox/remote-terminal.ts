@@ -5,7 +5,7 @@ import { exitCodeOf, type Outcome } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { shellQuote } from '../../model/shell-quote.ts'
 import { visible } from '../../model/visible.ts'
-import { address } from '../remote.ts'
+import { address } from '../server/remote.ts'
 import { err, passBytes } from '../terminal/output.ts'
 import { isTerminal } from '../terminal/terminal.ts'
 

@@ -10,8 +10,8 @@ import { runInForeground } from '../../host/process/spawn.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { shellQuote } from '../../model/shell-quote.ts'
 import { visible } from '../../model/visible.ts'
-import { usage } from '../options.ts'
-import { address } from '../remote.ts'
+import { usage } from '../options/options.ts'
+import { address } from '../server/remote.ts'
 import { out, passBytes } from '../terminal/output.ts'
 
 /**

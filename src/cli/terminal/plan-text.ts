@@ -62,7 +62,7 @@ export function explain(
     ['sockets', plan.unixSockets.map((socket) => socket.real)],
     ['environment', [Object.keys(plan.env).join(' ')]],
     ['limits', [limits.join(', ')]],
-    ['runs as', plan.runAs ? [`user ${plan.runAs.uid}, who owns the workspace`] : []],
+    ['runs as', plan.runAs ? [runsAs(plan.runAs.uid, plan.mounts.length > 0)] : []],
     ['needs', [plan.needs.join(' ')]],
     ['waived', plan.waived.length > 0 ? [plan.waived.join(' ')] : []],
   ]
@@ -71,6 +71,9 @@ export function explain(
     .map(([name, lines]) => `${name.padEnd(14)} ${lines.map(visible).join(`\n${' '.repeat(15)}`)}`)
     .join('\n')
 }
+
+const runsAs = (uid: number, hasMounts: boolean): string =>
+  `user ${uid}, ${hasMounts ? 'who owns the workspace' : 'who has no rights on the host'}`
 
 const containedText = ({ rule, action, by }: ContainedRule): string =>
   `${rule} (${action} on the host): ${Object.entries(by)

@@ -1,7 +1,7 @@
 import type { TerminalSize } from '../../backends/backend.ts'
 import { servedCaller } from '../../host/broker/served-caller.ts'
 import type { ExecOptions, Executed, Sandbox } from '../../supervisor/sandbox.ts'
-import { isTerminalStream } from './output.ts'
+import { endUnread, isTerminalStream } from './output.ts'
 import type { TerminalLease } from './terminal-lease.ts'
 
 /** Whether stdin and stdout are a terminal; the command then gets its own pseudo-terminal. */
@@ -73,11 +73,13 @@ export class SignalForwarder {
   readonly #onSignal = (signal: NodeJS.Signals): void => this.#pass(signal)
 
   readonly #unsubscribe: () => void
+  /** Signals arrive outside of the context of the caller. */
+  readonly #caller = servedCaller()
 
   constructor() {
     this.#unsubscribe = signalsTo(this.#onSignal)
     // A caller that has gone can send nothing any more.
-    servedCaller()?.gone.addEventListener('abort', () => this.#abort.abort(), { once: true })
+    this.#caller?.gone.addEventListener('abort', () => this.#abort.abort(), { once: true })
   }
 
   /** Aborted when the command must be killed. */
@@ -98,6 +100,8 @@ export class SignalForwarder {
     const ends = ENDING.includes(signal)
     if (!this.#send || (ends && this.#timer)) this.#abort.abort()
     else this.#send(signal)
-    if (ends) this.#timer ??= setTimeout(() => this.#abort.abort(), PATIENCE_MS)
+    if (!ends || this.#timer) return
+    this.#timer = setTimeout(() => this.#abort.abort(), PATIENCE_MS)
+    if (!this.#caller) endUnread()
   }
 }

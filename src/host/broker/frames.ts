@@ -28,6 +28,8 @@ const KINDS = new Map(
 const HEADER = 5
 /** Arguments and variables of a process are at most a few megabytes. */
 const MAX_PAYLOAD = 64 * 1024 * 1024
+/** Output is sent in frames of this size, because a result may be larger than any frame. */
+const OUTPUT_PAYLOAD = 1024 * 1024
 
 /** A frame as bytes. */
 export function frontFrame(kind: Kind, payload: Uint8Array | string = ''): Buffer {
@@ -36,6 +38,13 @@ export function frontFrame(kind: Kind, payload: Uint8Array | string = ''): Buffe
   head.write(LETTERS[kind], 0, 'latin1')
   head.writeUInt32BE(body.length, 1)
   return Buffer.concat([head, body])
+}
+
+/** Output of any size as frames; none for no bytes. */
+export function* outputFrames(kind: 'stdout' | 'stderr', bytes: string | Uint8Array): Generator<Buffer> {
+  const body = typeof bytes === 'string' ? Buffer.from(bytes) : bytes
+  for (let at = 0; at < body.length; at += OUTPUT_PAYLOAD)
+    yield frontFrame(kind, body.subarray(at, at + OUTPUT_PAYLOAD))
 }
 
 /** A frame whose payload is one number. */

@@ -11,10 +11,12 @@ import {
   frontFrame,
   frontNumber,
   numberIn,
+  outputFrames,
   StringReader,
   strings,
 } from './frames.ts'
 import { LateStream } from './late-stream.ts'
+import { assertStartable } from './launch-size.ts'
 import { RemoteChild } from './remote-child.ts'
 import type { ServedCaller } from './served-caller.ts'
 
@@ -37,11 +39,11 @@ export function parseRequest(payload: Buffer): FrontRequest {
   const [protocol, secret, build] = [from.next(), from.next(), from.next()]
   const [node, terminals, cwd] = [from.next(), from.next(), from.next()]
   const args = from.list()
-  const pairs = from.list().map((entry): [string, string] => {
+  const pairs = from.list().flatMap((entry): [string, string][] => {
     const at = entry.indexOf('=')
-    return at < 0 ? [entry, ''] : [entry.slice(0, at), entry.slice(at + 1)]
+    return at < 0 ? [] : [[entry.slice(0, at), entry.slice(at + 1)]]
   })
-  // As in Node, the first of two variables of the same name counts.
+  // As in Node, the first of two variables of the same name counts, and an entry without `=` is none.
   return { protocol, secret, build, node, terminals, cwd, args, env: Object.fromEntries(pairs.reverse()) }
 }
 
@@ -104,14 +106,22 @@ export class FrontConnection implements ServedCaller {
 
   /** Before the request is accepted Node will print the same again, so nothing is printed. */
   write(stream: 'stdout' | 'stderr', bytes: string | Uint8Array): boolean {
-    if (this.#state !== 'accepted' || bytes.length === 0) return true
-    return this.#socket.write(frontFrame(stream, bytes))
+    let hasRoom = true
+    if (this.#state === 'accepted')
+      for (const frame of outputFrames(stream, bytes)) hasRoom = this.#socket.write(frame)
+    return hasRoom
   }
 
   drained(): Promise<void> {
     return new Promise((resolve) => {
-      this.#socket.once('drain', resolve)
-      this.gone.addEventListener('abort', () => resolve(), { once: true })
+      if (this.gone.aborted) return resolve()
+      const done = (): void => {
+        this.#socket.off('drain', done)
+        this.gone.removeEventListener('abort', done)
+        resolve()
+      }
+      this.#socket.on('drain', done)
+      this.gone.addEventListener('abort', done)
     })
   }
 
@@ -123,6 +133,7 @@ export class FrontConnection implements ServedCaller {
   start(launch: Launch, streams: readonly ('inherit' | 'ignore' | 'pipe')[]): Child {
     if (this.#child || this.#state !== 'accepted')
       throw new Error('a front starts one process, after it was accepted')
+    assertStartable(launch)
     const kinds = [...streams, ...(launch.control ? (['pipe'] as const) : [])]
     const stdio = kinds.map((kind) => (kind === 'pipe' ? new LateStream() : null))
     const token = randomBytes(16).toString('hex')

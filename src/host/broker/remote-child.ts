@@ -5,6 +5,9 @@ import { signalName, signalNumber } from '../process/signals.ts'
 import type { Child } from '../process/spawn.ts'
 import type { LateStream } from './late-stream.ts'
 
+/** Errors that Node reports with the name of the file. */
+const WITH_FILE = ['EACCES', 'EAGAIN', 'EMFILE', 'ENFILE', 'ENOENT']
+
 /** A process that the front has started, in the shape of a child process of Node. */
 export class RemoteChild extends EventEmitter implements Child {
   readonly stdio: readonly (LateStream | null)[]
@@ -53,7 +56,8 @@ export class RemoteChild extends EventEmitter implements Child {
   /** The front could not start the process. */
   failed(errno: number): void {
     const code = getSystemErrorName(-errno)
-    const error = Object.assign(new Error(`spawn ${this.#file} ${code}`), { code, syscall: 'spawn' })
+    const what = WITH_FILE.includes(code) ? `${this.#file} ${code}` : code
+    const error = Object.assign(new Error(`spawn ${what}`), { code, syscall: 'spawn' })
     this.#ended = true
     for (const stream of this.stdio) stream?.destroy()
     this.emit('error', error)

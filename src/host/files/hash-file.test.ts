@@ -8,21 +8,21 @@ import { hashFile } from './hash-file.ts'
 const dir = mkdtempSync(join(tmpdir(), 'rf-hash-'))
 afterAll(() => rmSync(dir, { recursive: true, force: true }))
 
-test.each([0, 1, 1024 * 1024, 3 * 1024 * 1024 + 7])('a file of %i bytes', async (bytes) => {
+test.each([0, 1, 1024 * 1024, 3 * 1024 * 1024 + 7])('hashes a file of %i bytes', async (bytes) => {
   const content = Buffer.alloc(bytes, 'content')
   writeFileSync(join(dir, 'file'), content)
   const sha256 = createHash('sha256').update(content).digest('hex')
   expect(await hashFile(join(dir, 'file'))).toEqual({ sha256, bytes })
 })
 
-test('a file that is not there', async () => {
+test('reports a missing file', async () => {
   await expect(hashFile(join(dir, 'none'))).rejects.toMatchObject({ code: 'ENOENT' })
 })
 
 /** How long this thread has run, in nanoseconds of the processor: other work on the machine does not count. */
 const ranFor = (): number => Number(readFileSync('/proc/thread-self/schedstat', 'utf8').split(' ')[0])
 
-test('a large file takes no time of this thread', async () => {
+test('hashes a large file without blocking the main thread', async () => {
   const file = join(dir, 'sparse')
   writeFileSync(file, '')
   truncateSync(file, 256 * 1024 * 1024)

@@ -36,18 +36,18 @@ test.each([
   ['grep -fsrc/notes.txt x', 'src/notes.txt'],
   ['touch dangling', 'dangling'],
   ['cat loop', 'loop'],
-])('%s', (line, path) => {
+])('`%s` follows a symlink out of the workspace', (line, path) => {
   expect(found(line)).toBe(path)
 })
 
 test.each(['cat plain.txt', 'cat inside', 'ls src', 'cat /etc/hostname', 'echo hello', 'cat missing/file'])(
-  '%s stays inside, or is no path of the workspace',
+  '`%s` follows no symlink out of the workspace',
   (line) => {
     expect(found(line)).toBeUndefined()
   },
 )
 
-test('a directory that the line does not start in counts too', () => {
+test('a relative path is resolved against the working directory of the line', () => {
   expect(found('cat notes.txt', join(workspace, 'src'))).toBe('notes.txt')
   expect(found('cat deep/x')).toBeUndefined()
 })

@@ -34,7 +34,7 @@ const GOOD: readonly (readonly [string, Buffer, Frame])[] = [
   ],
   ['an empty error', frame('E', ''), { kind: 'error', id: 0, text: '' }],
   ['ready', frame('R', 'Seccomp:\t2\nns/pid:\tpid:[1]\n'), status({ Seccomp: '2', 'ns/pid': 'pid:[1]' })],
-  ['ready with lines that say nothing', frame('R', 'a\n:\tb\nc:\td:\te\n\n'), status({ '': 'b' })],
+  ['ready with empty lines', frame('R', 'a\n:\tb\nc:\td:\te\n\n'), status({ '': 'b' })],
   [
     'a violation',
     frame('V', 'fs.protect\0write /w/.git/config'),
@@ -49,11 +49,7 @@ const GOOD: readonly (readonly [string, Buffer, Frame])[] = [
   ['an exit', frame('X', Uint8Array.of(0, 3)), { kind: 'exit', id: 0, signaled: false, code: 3 }],
   ['a signal', frame('X', Uint8Array.of(1, 9)), { kind: 'exit', id: 0, signaled: true, code: 9 }],
   ['the longest', frame('E', 'a'.repeat(4096)), { kind: 'error', id: 0, text: 'a'.repeat(4096) }],
-  [
-    'other letters than English',
-    frame('E', 'Größe 大小 🦊'),
-    { kind: 'error', id: 0, text: 'Größe 大小 🦊' },
-  ],
+  ['non-ASCII text', frame('E', 'Größe 大小 🦊'), { kind: 'error', id: 0, text: 'Größe 大小 🦊' }],
 ]
 
 describe('frames', () => {
@@ -84,7 +80,7 @@ describe('frames', () => {
     expect(reader.push(bytes.subarray(10))).toEqual([{ kind: 'error', id: 0, text: 'abc' }])
   })
 
-  test('a signal to the agent is what it reads', () => {
+  test('encodes frames to the agent byte for byte', () => {
     expect([...numberFrame('signal', 7, 15)]).toEqual([0x53, 7, 0, 0, 0, 4, 0, 0, 0, 15, 0, 0, 0])
     expect([...hostFrame('go', 0)]).toEqual([0x47, 0, 0, 0, 0, 0, 0, 0, 0])
     expect(fieldsFrame('command', 1, ['argv', 'a']).subarray(9).toString()).toBe('argv\0a\0')
@@ -96,19 +92,19 @@ describe('hostile frames end the channel', () => {
     ['too long', frame('E', '', 4097)],
     ['too much output', frame('O', '', 65_537)],
     ['a window without a size', frame('W', '')],
-    ['an end that says more', frame('Q', 'x')],
-    ['as long as a number can say', frame('E', '', 0xffffffff)],
-    ['too long and of a type that is none', frame('Z', '', 0xffffffff)],
+    ['an end with content', frame('Q', 'x')],
+    ['of the largest length', frame('E', '', 0xffffffff)],
+    ['too long, of an unknown type', frame('Z', '', 0xffffffff)],
     ['an unknown type', frame('Z', 'x')],
     ['the host’s own type', frame('S', Uint8Array.of(9, 0, 0, 0))],
     ['type 0', frame('\0', '')],
     ['an exit that is too short', frame('X', Uint8Array.of(0))],
     ['an exit that is too long', frame('X', Uint8Array.of(0, 1, 2))],
-    ['a violation without an end', frame('V', 'fs.write')],
-    ['a violation of nothing', frame('V', '\0x')],
-    ['a violation of a guarantee that there is not', frame('V', 'fs.everything\0x')],
-    ['a violation of what every object has', frame('V', 'constructor\0x')],
-    ['a limit that there is not', frame('L', 'patience')],
+    ['a violation without a terminator', frame('V', 'fs.write')],
+    ['a violation without a guarantee', frame('V', '\0x')],
+    ['a violation of an unknown guarantee', frame('V', 'fs.everything\0x')],
+    ['a violation named like a property of Object', frame('V', 'constructor\0x')],
+    ['an unknown limit', frame('L', 'patience')],
     ['a limit that only the host can reach', frame('L', 'cancelled')],
   ])('%s', (_, bytes) => {
     const reader = new FrameReader()
@@ -119,7 +115,7 @@ describe('hostile frames end the channel', () => {
     expect(reader.push(frame('X', Uint8Array.of(0, 0)))).toEqual([])
   })
 
-  test.each([0, 1, 4, 5, 7])('one that is cut off after %i bytes says nothing', (length) => {
+  test.each([0, 1, 4, 5, 7])('a frame truncated after %i bytes gives no message', (length) => {
     expect(read(frame('E', 'abc').subarray(0, length))).toEqual([])
   })
 

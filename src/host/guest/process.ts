@@ -70,7 +70,8 @@ export class GuestProcess implements FrameListener, StartedProcess {
   readonly ended: Promise<GuestEnd>
   pid = 0
   readonly #sender: FrameSender
-  readonly #id: number
+  /** Its number in the session. */
+  readonly id: number
   readonly #onOutput: GuestRequest['onOutput']
   readonly #pace: Pace | undefined
   readonly #onSudo: GuestRequest['onSudo']
@@ -93,7 +94,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
 
   constructor(sender: FrameSender, id: number, request: GuestRequest) {
     this.#sender = sender
-    this.#id = id
+    this.id = id
     this.#onOutput = request.onOutput
     this.secrets = request.secrets ?? []
     this.#pace = request.pace
@@ -125,7 +126,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
       () => true,
       () => false,
     )
-    if (!this.#over) this.#sender.send('verdict', this.#id, verdict(request.token, allowed))
+    if (!this.#over) this.#sender.send('verdict', this.id, verdict(request.token, allowed))
   }
 
   #begin(pid: number): void {
@@ -160,7 +161,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
     if (this.#over) return
     this.#over = true
     running--
-    this.#sender.forget(this.#id)
+    this.#sender.forget(this.id)
     for (const wake of this.#waiting.splice(0)) wake()
     this.#isEnded({ exit, limit: this.#limit, violations: this.#violations, lost, refused: this.#refused })
   }
@@ -213,7 +214,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
     if (this.#over) return
     this.#received += this.#owed
     this.#given += this.#owed
-    this.#sender.sendNumber('window', this.#id, this.#owed)
+    this.#sender.sendNumber('window', this.id, this.#owed)
     this.#owed = 0
   }
 
@@ -232,7 +233,7 @@ export class GuestProcess implements FrameListener, StartedProcess {
       const part = rest.subarray(0, Math.min(rest.length, this.#inputRoom))
       if (part.length === 0) continue
       this.#inputRoom -= part.length
-      this.#sender.send('input', this.#id, part)
+      this.#sender.send('input', this.id, part)
       rest = rest.subarray(part.length)
     }
   }
@@ -240,28 +241,28 @@ export class GuestProcess implements FrameListener, StartedProcess {
   endInput(): void {
     if (this.#over || !this.#inputOpen) return
     this.#inputOpen = false
-    this.#sender.send('input', this.#id)
+    this.#sender.send('input', this.id)
   }
 
   /** Sends a signal to the command's process group. */
   signal(signal: NodeJS.Signals): void {
-    if (!this.#over) this.#sender.sendNumber('signal', this.#id, constants.signals[signal])
+    if (!this.#over) this.#sender.sendNumber('signal', this.id, constants.signals[signal])
   }
 
   /** Kills the command with all its descendants. */
   kill(): void {
-    if (!this.#over) this.#sender.send('kill', this.#id)
+    if (!this.#over) this.#sender.send('kill', this.id)
   }
 
   /** Starts a command that was waits for `go`. */
   release(): void {
-    if (!this.#over) this.#sender.send('go', this.#id)
+    if (!this.#over) this.#sender.send('go', this.id)
   }
 
   resize(cols: number, rows: number): void {
     const payload = Buffer.alloc(4)
     payload.writeUInt16LE(cols, 0)
     payload.writeUInt16LE(rows, 2)
-    if (!this.#over) this.#sender.send('resize', this.#id, payload)
+    if (!this.#over) this.#sender.send('resize', this.id, payload)
   }
 }

@@ -1,7 +1,7 @@
 // Generated from guest/protocol.json by scripts/protocol.mjs; do not edit.
 
 /** Sent in the ready frame; the host refuses an agent of another version. Increase it when anything in this file changes meaning. */
-export const PROTOCOL_VERSION = '9'
+export const PROTOCOL_VERSION = '10'
 
 /** Letters of the frames that the agent sends. */
 export const AGENT_FRAMES = {
@@ -59,7 +59,7 @@ export const HOST_FRAMES = {
   input: 'I',
   /** columns and rows (2 bytes each) */
   resize: 'Z',
-  /** port (2 bytes) on the sandbox's loopback to open a stream to */
+  /** port (2 bytes) on the sandbox's loopback to open a stream to; the id of the isolated command whose loopback it is (4 bytes), or nothing */
   connect: 'T',
   /** during setup: the configuration */
   configure: 'Y',

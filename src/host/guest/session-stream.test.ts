@@ -100,7 +100,7 @@ describe('a stream to a port of the sandbox', () => {
 
   test.each([
     [
-      'more than there is room for',
+      'more data than the window allows',
       (agent: AgentSide, id: number) => {
         for (let sent = 0; sent <= WINDOW * 2; sent += 65_536) agent.say('D', id, Buffer.alloc(65_536))
       },
@@ -109,10 +109,7 @@ describe('a stream to a port of the sandbox', () => {
       'data after the end',
       (agent: AgentSide, id: number) => agent.say('D', id, 'a').say('Q', id).say('D', id, 'b'),
     ],
-    [
-      'the end twice and more',
-      (agent: AgentSide, id: number) => agent.say('Q', id).say('Q', id).say('D', id, 'b'),
-    ],
+    ['a repeated end', (agent: AgentSide, id: number) => agent.say('Q', id).say('Q', id).say('D', id, 'b')],
   ])('%s ends the stream and nothing else', async (_, attack) => {
     const { agent, session, connect } = await meet()
     const { stream, id } = await connect()
@@ -175,8 +172,8 @@ describe('a stream from the sandbox to its proxy', () => {
   })
 
   test.each([
-    ['where nobody takes them', undefined, TUNNEL],
-    ['under an id of the host', () => {}, 5],
+    ['if the host has no handler', undefined, TUNNEL],
+    ['with an id reserved for the host', () => {}, 5],
   ])('is refused %s', async (_, taker, id) => {
     const { agent } = await meet(taker)
     agent.say('N', id)

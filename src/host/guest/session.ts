@@ -106,13 +106,14 @@ export class Session implements FrameSender {
     if (this.#over !== undefined) throw new SandboxError('wrong-state', `the sandbox is gone: ${this.#over}`)
   }
 
-  /** Opens a byte stream to a port on the sandbox's loopback. */
-  async connect(port: number): Promise<Duplex> {
+  /** Opens a byte stream to a port on the sandbox's loopback, or on that of an isolated command. */
+  async connect(port: number, owner?: GuestProcess): Promise<Duplex> {
     const id = this.#newId()
     const stream = new GuestStream(this, id)
     this.#listeners.set(id, stream)
-    const payload = Buffer.alloc(2)
+    const payload = Buffer.alloc(owner ? 6 : 2)
     payload.writeUInt16LE(port)
+    if (owner) payload.writeUInt32LE(owner.id, 2)
     this.send('connect', id, payload)
     await stream.connected
     return stream

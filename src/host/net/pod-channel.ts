@@ -57,15 +57,18 @@ export function openChannel(target: ChannelTarget): Promise<TLSSocket> {
     socket.once('error', (error) => fail(unreached(target, error.message)))
     socket.once('close', () => fail(unreached(target, 'it closed the connection')))
     socket.once('secureConnect', () => socket.write(hello(target.epoch)))
-    socket.once('readable', () => {
+    const onReadable = (): void => {
       const answer = socket.read(1) as Buffer | null
+      // Also reported when there is nothing to read yet.
       if (answer === null) return
-      if (answer[0] !== ACCEPTED) return fail(replaced(target))
+      socket.off('readable', onReadable)
+      if (answer[0] !== ACCEPTED) return void fail(replaced(target))
       clearTimeout(timer)
       socket.removeAllListeners('error').removeAllListeners('close')
       socket.on('error', () => {})
       resolve(socket)
-    })
+    }
+    socket.on('readable', onReadable)
   })
 }
 
@@ -87,12 +90,18 @@ const FILL = 0x46
 const FILLED = 0x44
 const START = 0x47
 const MAX_PIECE = 1 << 20
+const MAX_DIRECTORIES = 256
 
 /** Sends the directories that the sandbox may only read, each as a tar stream; then the channel is the agent's. */
 export async function fillMounts(
   socket: TLSSocket,
   archives: readonly Iterable<Uint8Array>[],
 ): Promise<void> {
+  // SECURITY: the number of a directory is one byte; a larger one would fill a directory of another mount.
+  if (archives.length > MAX_DIRECTORIES)
+    throw new SandboxError('invalid-input', `more than ${MAX_DIRECTORIES} directories to copy into a Pod`, {
+      hint: 'name fewer directories, or one that contains them',
+    })
   for (const [index, archive] of archives.entries()) {
     socket.write(Uint8Array.of(FILL, index))
     for (const chunk of archive)

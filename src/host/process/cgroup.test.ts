@@ -63,7 +63,7 @@ const v1 = (own = '/user/me') => {
   ])
 }
 
-/** Makes a file that nobody can write, root included; the kernel refuses controllers that are not there likewise. */
+/** Creates a file that not even root can write, as the kernel refuses missing controllers. */
 function freeze(path: string): () => void {
   chmodSync(path, 0o444)
   if (process.getuid?.() !== 0) return () => {}
@@ -121,7 +121,7 @@ describe('a fake version 2', () => {
     group('fs/slice/me/session', control(''))
     const host = cgroupHost(unified('/slice/me/session'))
     expect(host.version).toBe(2)
-    // A plain file keeps the last word as it was written; the kernel would answer with a list.
+    // A plain file keeps the last written word; the kernel would return a list.
     expect(readFileSync(join(place, 'fs/slice/me/cgroup.subtree_control'), 'utf8')).toBe('+cpu')
     expect(readFileSync(join(place, 'fs/slice/me/session/cgroup.subtree_control'), 'utf8')).toBe('')
     expect(relative(host)).toEqual({})
@@ -152,7 +152,7 @@ describe('a fake version 2', () => {
   })
 })
 
-/** The files that a kernel would make with the directory are made by a helper that watches for it. */
+/** A helper that watches the directory creates the files that the kernel would create. */
 function fakeHost(version: 1 | 2): CgroupHost {
   const parent = join(place, 'parent')
   mkdirSync(parent, { recursive: true })
@@ -171,15 +171,10 @@ describe('the limits in the kernel’s format', () => {
   test.each<[string, 1 | 2, Limits, Record<string, string>]>([
     ['memory', 2, { memoryMb: 64 }, { 'memory.max': '67108864' }],
     ['memory', 1, { memoryMb: 64 }, { 'memory.limit_in_bytes': '67108864' }],
-    ['a processor and a half', 2, { cpus: 1.5 }, { 'cpu.max': '150000 100000' }],
-    [
-      'a processor and a half',
-      1,
-      { cpus: 1.5 },
-      { 'cpu.cfs_period_us': '100000', 'cpu.cfs_quota_us': '150000' },
-    ],
-    ['the least that the kernel takes', 2, { cpus: 0.01 }, { 'cpu.max': '1000 100000' }],
-    ['nothing for limits of others', 2, { wallMs: 5, diskMb: 5 }, {}],
+    ['1.5 CPUs', 2, { cpus: 1.5 }, { 'cpu.max': '150000 100000' }],
+    ['1.5 CPUs', 1, { cpus: 1.5 }, { 'cpu.cfs_period_us': '100000', 'cpu.cfs_quota_us': '150000' }],
+    ['the kernel’s minimum', 2, { cpus: 0.01 }, { 'cpu.max': '1000 100000' }],
+    ['no file for limits enforced elsewhere', 2, { wallMs: 5, diskMb: 5 }, {}],
   ])('%s, version %i', (_, version, limits, expected) => {
     expect(writtenBy(fakeHost(version), limits)).toEqual(expected)
   })
@@ -248,7 +243,7 @@ describe('the limits in the kernel’s format', () => {
   })
 })
 
-/** The real kernel, where we may: usually as root. */
+/** The real kernel, where the tests may create cgroups: usually as root. */
 const real = process.platform === 'linux' ? cgroupHost() : { version: 2 as const, parents: {} }
 const has = (limit: keyof CgroupHost['parents']): boolean =>
   process.getuid?.() === 0 && real.parents[limit] !== undefined

@@ -2,7 +2,7 @@ import type { Outcome, StopLimit } from '../../model/command.ts'
 import { servedCaller } from '../broker/served-caller.ts'
 import { monotonicMs } from '../clock.ts'
 import { CollectedOutput } from './collected-output.ts'
-import { writeOwn } from './own-streams.ts'
+import { passTo } from './own-streams.ts'
 import { signalName } from './signals.ts'
 import { type TimeLimits, Watchdog } from './watchdog.ts'
 
@@ -66,15 +66,9 @@ export class LimitedCommand {
     if (kept.length === 0) return undefined
     if (typeof this.#output === 'function') return this.#output(stream, kept)
     // SECURITY: a reader of ours that is slow holds the command, and not our memory.
-    if (this.#output === 'inherit') return this.#passOn(stream, kept)
+    if (this.#output === 'inherit') return passTo(this.#caller, stream, kept)
     this.#collected[stream].add(kept)
     return undefined
-  }
-
-  #passOn(stream: Stream, chunk: Uint8Array): Promise<void> | undefined {
-    const caller = this.#caller
-    if (!caller) return writeOwn(stream, chunk)
-    return caller.write(stream, chunk) ? undefined : caller.drained()
   }
 
   /** Ends the command as if its caller had cancelled it. */

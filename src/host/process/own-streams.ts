@@ -1,4 +1,5 @@
 import { fstatSync } from 'node:fs'
+import type { ServedCaller } from '../broker/served-caller.ts'
 
 /** Our own standard streams, for commands that cannot have them as descriptors. */
 
@@ -41,22 +42,41 @@ export function passOwnInput(command: InputTarget): void {
 }
 
 type OwnOutput = 'stdout' | 'stderr'
-const full = new Map<OwnOutput, Promise<void>>()
+const full = new Map<OwnOutput, { readonly drained: Promise<void>; readonly done: () => void }>()
+let dropsUnread = false
+
+/** After an interruption nobody waits for a reader any more: output that an output of ours cannot take is dropped. */
+export function dropUnreadOutput(): void {
+  dropsUnread = true
+  for (const { done } of full.values()) done()
+}
+
+/** Writes to an output of the caller that this process serves, or else to our own, as `writeOwn` does. */
+export function passTo(
+  caller: ServedCaller | undefined,
+  stream: OwnOutput,
+  chunk: Uint8Array,
+): Promise<void> | undefined {
+  if (!caller) return writeOwn(stream, chunk)
+  return caller.write(stream, chunk) ? undefined : caller.drained()
+}
 
 /** Writes to one of our outputs; the promise resolves when more can be written, or when nobody reads it any more. */
-export function writeOwn(stream: OwnOutput, chunk: Uint8Array): Promise<void> | undefined {
+function writeOwn(stream: OwnOutput, chunk: Uint8Array): Promise<void> | undefined {
   const output = stream === 'stdout' ? process.stdout : process.stderr
-  if (output.write(chunk) || output.destroyed) return undefined
+  if (dropsUnread && output.writableNeedDrain) return undefined
+  if (output.write(chunk) || output.destroyed || dropsUnread) return undefined
   const known = full.get(stream)
-  if (known) return known
+  if (known) return known.drained
+  let done = (): void => {}
   const drained = new Promise<void>((resolve) => {
-    const done = (): void => {
+    done = () => {
       output.off('drain', done).off('close', done).off('error', done)
       full.delete(stream)
       resolve()
     }
     output.on('drain', done).on('close', done).on('error', done)
   })
-  full.set(stream, drained)
+  full.set(stream, { drained, done })
   return drained
 }

@@ -22,9 +22,9 @@ describe('ranges of host ids', () => {
 
   test.each([
     ['the ids of files are taken', { subordinate: `ada:${FIRST - 1}:2\n` }, /assigned/],
-    ['all are', { subordinate: `ada:${FIRST + SIZE}:${4095 * SIZE}\n` }, /assigned/],
+    ['all ids are taken', { subordinate: `ada:${FIRST + SIZE}:${4095 * SIZE}\n` }, /assigned/],
     ['they do not exist in this container', { map: '0 100000 65536\n' }, /do not exist here/],
-  ])('none, when %s', (_, change, reason) => {
+  ])('do not exist when %s', (_, change, reason) => {
     expect(freeRanges({ ...files, ...change })).toEqual({ reason: expect.stringMatching(reason) })
   })
 })

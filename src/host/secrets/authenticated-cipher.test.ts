@@ -6,12 +6,12 @@ const key = randomBytes(32)
 const text = Buffer.from('a secret')
 
 describe('the authenticated cipher', () => {
-  it('gives back what was encrypted, and never the same bytes twice', () => {
+  it('decrypts what it encrypted, and never produces the same bytes twice', () => {
     expect(decrypt(key, encrypt(key, text, 'row 1'), 'row 1')).toEqual(text)
     expect(encrypt(key, text)).not.toEqual(encrypt(key, text))
   })
 
-  it('opens with no other key or name', () => {
+  it('rejects another key or name', () => {
     expect(decrypt(randomBytes(32), encrypt(key, text))).toBeUndefined()
     expect(decrypt(key, encrypt(key, text, 'row 1'), 'row 2')).toBeUndefined()
     expect(decrypt(key, encrypt(key, text, 'row 1'))).toBeUndefined()
@@ -27,7 +27,7 @@ describe('the authenticated cipher', () => {
     }
   })
 
-  it('accepts no shortened tag, which would be easier to forge', () => {
+  it('rejects a shortened tag, which would be easier to forge', () => {
     const empty = encrypt(key, Buffer.alloc(0))
     expect(decrypt(key, empty)).toEqual(Buffer.alloc(0))
     expect(decrypt(key, empty.subarray(0, 16))).toBeUndefined()

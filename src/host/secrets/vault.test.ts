@@ -51,14 +51,14 @@ describe('a value that is replaced', () => {
   })
 })
 
-describe('secrets that cannot be lent are named, and nothing changes', () => {
+describe('secrets that cannot be loaded are named, and nothing changes', () => {
   mkdirSync(join(dir, 'folder'))
   test.each([
     ['a file that others can read', () => ({ file: fileWith('x'.repeat(20), 0o644) }), /is not private.*/],
-    ['a file that is not there', () => ({ file: join(dir, 'none') }), /cannot be read .*ENOENT/],
+    ['a missing file', () => ({ file: join(dir, 'none') }), /cannot be read .*ENOENT/],
     ['a directory', () => ({ file: join(dir, 'folder') }), /is not a file/],
-    ['a file that is far too large', () => ({ file: fileWith('x'.repeat(70_000)) }), /larger than/],
-    ['a variable that is not set', () => ({ env: 'NOT_SET' }), /`NOT_SET` is not set/],
+    ['a file above the size limit', () => ({ file: fileWith('x'.repeat(70_000)) }), /larger than/],
+    ['an unset variable', () => ({ env: 'NOT_SET' }), /`NOT_SET` is not set/],
     ['two sources', () => ({ env: 'A', file: '/x' }), /needs exactly one source/],
     ['no source', () => ({}), /needs exactly one source/],
   ])('%s', (_, place, message) => {

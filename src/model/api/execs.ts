@@ -111,6 +111,8 @@ export const execPage = pageOf(execViewShape)
 export const writtenShape = object({ written: integer() })
 /** The signal that was sent. */
 export const signalSentShape = object({ sent: string() })
+/** The size of a command's terminal. */
+export const resizedShape = object({ cols: integer(), rows: integer() })
 
 /** The events of a command's stream. */
 export const execEvents = {

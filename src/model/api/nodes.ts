@@ -26,6 +26,10 @@ export const nodeShape = object({
   /** How long its lease still holds. */
   lease_left_ms: nullable(number()),
   joined_at: time(),
+  /** How many volumes are on it. */
+  volumes: number({ integer: true }),
+  /** While it drains: the sandboxes and volumes that do not move, and why. */
+  staying: arrayOf(object({ id: string(), why: string() })),
   /** Whether it is the node that answers. */
   self: boolean(),
 })

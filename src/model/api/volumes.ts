@@ -11,11 +11,15 @@ export const volumeShape = object({
   id: string(),
   name: string(),
   size_mb: integer(),
-  used_bytes: described('null where counting takes too long', nullable(integer())),
+  used_bytes: described(
+    'null where counting takes too long, or another node has the files',
+    nullable(integer()),
+  ),
   read_only: described('a snapshot of another volume', boolean()),
   sandboxes: described('the sandboxes that have it mounted', arrayOf(string())),
   created_at: time(),
   tenant: string(),
+  node: described('in a cluster: the node that has its files', nullable(string())),
 })
 /** A named directory that outlives sandboxes. */
 export type VolumeInfo = Infer<typeof volumeShape>

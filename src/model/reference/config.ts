@@ -26,7 +26,7 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
     ['offline', 'loopback', 'fetch', 'full'],
   ],
   'policy.allow_interactive': [
-    'Whether a server gives terminals (`…/pty`, `sandbox shell`, `sandbox ssh`).',
+    'Whether a server gives terminals (`…/pty`, `terminal` of `…/exec`, `sandbox shell`, `sandbox ssh`).',
     false,
   ],
   'policy.default_action': ['What happens to a command that no rule matches.', 'sandbox'],
@@ -128,6 +128,10 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
     'Unused sandboxes with a running Python kernel that are kept once code interpreters are created.',
     1,
   ],
+  'e2b.waive': [
+    "Guarantees that these sandboxes may do without: `limit.disk` lets them run on `gvisor`, which cannot limit what they write to the server's disk. Recorded with every sandbox; a tenant needs it in its own `waive` too.",
+    [],
+  ],
   images: 'Images of registries, for templates.',
   'images.mirror': 'Another address for a registry.',
   'images.mirror.registry': 'Name of the registry, such as `docker.io`.',
@@ -165,6 +169,16 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   'kubernetes.tolerations.value': 'The value of the taint.',
   'kubernetes.tolerations.effect': 'The effect of the taint. Absent: every effect.',
   'kubernetes.runtime_class': "The RuntimeClass of the Pods. Absent: the cluster's default.",
+  'kubernetes.runtime':
+    'What that RuntimeClass is. A probe inside a Pod must confirm it; otherwise the backend is not available. Absent: a container.',
+  'kubernetes.tenant_namespaces':
+    'A namespace for each tenant, named after `namespace` and the tenant. `use`: the operator creates it, with its quotas; `create`: the server does. Absent: all Pods are in one namespace.',
+  'kubernetes.tenant_quota':
+    'What the sandboxes of one tenant may have together: the ResourceQuota and the LimitRange of a namespace that the server creates.',
+  'kubernetes.tenant_quota.pods': 'Sandboxes at the same time.',
+  'kubernetes.tenant_quota.cpus': 'CPUs of all of them together.',
+  'kubernetes.tenant_quota.memory_mb': 'Memory of all of them together, in MiB.',
+  'kubernetes.tenant_quota.disk_mb': 'Disk space of all of them together, in MiB.',
   'kubernetes.priority_class': "The PriorityClass of the Pods. Absent: the cluster's default.",
   'kubernetes.cpus': ['CPUs of a sandbox that asks for no number.', 1],
   'kubernetes.memory_mb': ['Memory of a sandbox that asks for no limit, in MiB.', 1024],

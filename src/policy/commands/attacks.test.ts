@@ -1239,7 +1239,7 @@ describe('attacks', () => {
   it.each(BOXED)('never allows %s', (line) => expect(actionOf(line)).not.toBe('allow'))
 })
 
-describe('a name that only one path of the line defines keeps its other meanings', () => {
+describe('a name that is defined on only one path of the line keeps its other meanings', () => {
   it.each([
     'false && rm() { :; }; rm -rf ~',
     'true || rm() { :; }; rm -rf ~',
@@ -1270,7 +1270,7 @@ describe('a name that only one path of the line defines keeps its other meanings
   ])('%s', (line) => expect(actionOf(line)).toBe('allow'))
 })
 
-describe('a function that calls itself is judged with more than its first arguments', () => {
+describe('a recursive function is judged with more than its first arguments', () => {
   it.each([
     'f() { "$@"; }; f f rm -rf ~',
     'f() { $1 $2 $3; }; f f rm x',
@@ -1304,7 +1304,7 @@ describe('a workspace that is the whole machine', () => {
     ['git -C /srv/evil log', 'sandbox'],
     ['bash /srv/x.sh', 'ask'],
     ['python3 /var/x.py', 'ask'],
-  ])('owns no repository and no script: %s', (line, action) => {
+  ])('has no trusted repositories or scripts: %s', (line, action) => {
     expect(judgeLine(policy, line, { workspace: '/', home: '/root' }).action).toBe(action)
   })
 })

@@ -494,7 +494,7 @@ describe('ordinary work', () => {
   it.each(QUIET)('neither denies nor asks: %s', (line) =>
     expect(['allow', 'sandbox']).toContain(actionOf(line)),
   )
-  it.each(WORK)('boxes or asks: %s', (line) => expect(['sandbox', 'ask']).toContain(actionOf(line)))
+  it.each(WORK)('sandboxes or asks: %s', (line) => expect(['sandbox', 'ask']).toContain(actionOf(line)))
   it.each(READING)('allows %s', (line) =>
     expect(judgeLine(policy, line, { ...place, inertGit: true }).action).toBe('allow'),
   )

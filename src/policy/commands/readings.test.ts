@@ -7,9 +7,9 @@ const policy = compilePolicy({})
 const judge = (line: string, shell = 'bash') =>
   judgeLine(policy, line, { workspace: '/workspace', home: '/home/agent', shell })
 
-/** Lines that were taken for something else, and what is dangerous next to them. */
+/** Lines that were misread before, and similar lines that are dangerous. */
 
-describe('ordinary lines are read as what they are', () => {
+describe('ordinary lines are judged by what they do', () => {
   it.each([
     "python3 - <<'EOF'\n#!/usr/bin/env python3\nopen('out.txt','w').write('x')\nEOF",
     `python3 -c "x=3; print(f'{x}/12')"`,
@@ -57,7 +57,7 @@ describe('ordinary lines are read as what they are', () => {
   ])('can be approved: %s', (line) => expect(judge(line).action).toBe('ask'))
 })
 
-describe('what stands next to them stays refused', () => {
+describe('similar lines stay refused', () => {
   it.each([
     'cp evil.pth venv/lib/python3.12/site-packages/x.pth',
     'NODE_OPTIONS=--require=./x.js node a.js',
@@ -98,11 +98,10 @@ describe('what stands next to them stays refused', () => {
     `python3 -c "import shutil; shutil.rmtree('/')"`,
   ])('%s', (line) => expect(['ask', 'deny']).toContain(judge(line).action))
 
-  it('takes `path` for `PATH` where zsh does', () =>
-    expect(judge('path=(. $path)', 'zsh').action).toBe('ask'))
+  it('treats `path` as `PATH` in zsh', () => expect(judge('path=(. $path)', 'zsh').action).toBe('ask'))
 })
 
-describe('allow is a proof', () => {
+describe('a line is allowed on the host only if all its effects are known', () => {
   it.each([
     'cat -v ~/.ssh/id_rsa',
     'grep --color KEY ~/.ssh/id_rsa',
@@ -162,7 +161,7 @@ describe('allow is a proof', () => {
     'head -n $N a.txt',
     'ls -R /',
     'zgrep x a.gz',
-  ])('never on the host: %s', (line) => expect(judge(line).action).not.toBe('allow'))
+  ])('is never allowed on the host: %s', (line) => expect(judge(line).action).not.toBe('allow'))
 
   it.each([
     'cat -n src/a.ts',
@@ -176,10 +175,12 @@ describe('allow is a proof', () => {
     'diff -u a b',
     "find src -name '*.ts' -newer a",
     'node --version',
-  ])('still on the host: %s', (line) => expect(judge(line).action, judge(line).reason).toBe('allow'))
+  ])('is still allowed on the host: %s', (line) =>
+    expect(judge(line).action, judge(line).reason).toBe('allow'),
+  )
 })
 
-describe('a here-document without an end', () => {
+describe('a here-document without a terminator', () => {
   const action = (line: string) => judge(line).action
 
   it('is text up to the end of the line, as in bash', () => {
@@ -187,7 +188,7 @@ describe('a here-document without an end', () => {
     expect(action("bash <<'EOF'\nrm -rf /")).toBe('deny')
   })
 
-  it('is not readable where shells differ', () => {
+  it('cannot be judged where shells differ', () => {
     expect(action('cat <<EOF > notes.md\n$(id)')).toBe('ask')
     expect(action('cat <(cat <<E\nx\nE\ncase $a in *) ls;; esac)')).toBe('ask')
     expect(action('declare w=<(ls); ${w:+rm} ls -rf ~')).toBe('ask')

@@ -43,3 +43,12 @@ function originOf(text: string): string {
 
 const denied = (why: string, hint: string): SandboxError =>
   new SandboxError('capability-denied', why, { hint })
+
+/** The secrets that sandboxes of this requester may name; one without `tenants` is the operator's own. */
+export const lentTo = (
+  declared: readonly SecretConfig[] = [],
+  { tenant, operator }: { readonly tenant: string; readonly operator: boolean },
+): readonly Pick<SecretConfig, 'name' | 'hosts'>[] =>
+  declared
+    .filter(({ tenants }) => operator || tenants?.includes(tenant))
+    .map(({ name, hosts }) => ({ name, hosts }))

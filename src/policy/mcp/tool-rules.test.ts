@@ -69,7 +69,7 @@ describe('rules on calls', () => {
     expect(decide(rules, 't', { count: { a: 1 } })).toBe('ask')
   })
 
-  test('the marks of unknown text, sent as an argument, allow nothing and escape no denial', () => {
+  test('the internal mark for unknown text, sent as an argument, allows nothing and avoids no denial', () => {
     const mark = '\uFDD0'
     expect(
       decide([{ arguments: [{ path: '$.a', regex: 'x.*' }], action: 'allow' }], 't', { a: `${mark}` }),
@@ -105,20 +105,20 @@ describe('JSON paths', () => {
   ])('%s', (path, found) => expect(valuesAt(value, parseJsonPath(path))).toEqual(found))
 
   test.each(['', 'a', '$a', '$.', '$.a[', '$[?(@.a)]', '$.a b', '$...a', '$[-1]', '$.*x', '$*'])(
-    '`%s` is no path',
+    '`%s` is not a path',
     (path) => expect(() => parseJsonPath(path)).toThrow(/JSON path/),
   )
 
-  test('deep values cost no stack', () => {
+  test('deeply nested values do not overflow the stack', () => {
     let deep: unknown = 'x'
     for (let n = 0; n < 100_000; n++) deep = [deep]
     expect(valuesAt(deep, parseJsonPath('$..*'))).toContain('x')
   })
 })
 
-describe('descriptions', () => {
+describe('tool descriptions', () => {
   const raw = { name: 'add', description: 'Adds.', inputSchema: { type: 'object' } }
-  test('keep what a model needs, and nothing else', () => {
+  test('keep only what a model needs', () => {
     expect(
       describeTool('n', {
         ...raw,
@@ -129,7 +129,7 @@ describe('descriptions', () => {
     ).toEqual({ ...raw, annotations: { readOnlyHint: true } })
   })
 
-  test('escape what a person would not see', () => {
+  test('escape invisible characters', () => {
     expect(describeTool('n', { ...raw, description: 'a\u{e0041}\u001b[8m\u202eb\nc' })).toMatchObject({
       description: 'a\\udb40\\udc41\\u001b[8m\\u202eb\nc',
     })
@@ -151,7 +151,7 @@ describe('descriptions', () => {
     { inputSchema: { a: 'x'.repeat(70_000) } },
   ])('refuse %j', (wrong) => expect(describeTool('n', { ...raw, ...wrong })).toHaveProperty('refused'))
 
-  test('names are read in one way only', () => {
+  test('names have exactly one reading as server and tool', () => {
     expect(splitName('a-b__c__d')).toEqual({ server: 'a-b', tool: 'c__d' })
     for (const name of ['exec', 'a_b__c', '__c', 'a__', 'A__c']) expect(splitName(name)).toBeUndefined()
   })

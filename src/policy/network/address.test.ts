@@ -237,7 +237,7 @@ describe('a second implementation', () => {
   it('accepts the same texts', () => {
     fc.assert(
       fc.property(fc.oneof(fc.ipV4(), fc.ipV6()), (text) => {
-        // Through WHATWG's spelling first: ipaddr.js takes a compatible `::1.2.3.4` for a mapped one.
+        // Normalised to WHATWG's form first: ipaddr.js reads a compatible `::1.2.3.4` as a mapped address.
         const plain = new URL(`http://${text.includes(':') ? `[${text}]` : text}/`).hostname.replace(
           /[[\]]/g,
           '',

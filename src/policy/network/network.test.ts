@@ -350,7 +350,7 @@ describe('addresses, ranges and denials in a list', () => {
     [['[2606:4700::/32]'], '[2606:4701::1]:443', 'block'],
     // A name is not looked up for a range.
     [['8.8.0.0/16'], 'dns.google:443', 'block', ['8.8.8.8']],
-    // Neither opens what only an operator can open.
+    // Neither allows private addresses, which only an operator can allow.
     [['0.0.0.0/0'], '10.0.0.1:443', 'block'],
     [['0.0.0.0/0'], '169.254.169.254:80', 'block'],
     [['*', '!evil.example'], 'evil.example:443', 'block', ['1.1.1.1']],
@@ -358,7 +358,7 @@ describe('addresses, ranges and denials in a list', () => {
     [['*', '!*.evil.example'], 'a.evil.example:443', 'block', ['1.1.1.1']],
     [['*', '!8.8.8.8'], '8.8.8.8:443', 'block'],
     [['*', '!8.8.8.8'], '1.1.1.1:443', 'allow'],
-    // A name that leads to a denied address is denied too, also if only one of its addresses is.
+    // A name that resolves to a denied address is denied too, even if only one of its addresses is denied.
     [['*', '!8.8.8.0/24'], 'dns.google:443', 'block', ['1.1.1.1', '8.8.8.8']],
     [['*', '!8.8.8.8:53'], '8.8.8.8:443', 'allow'],
     // Other ways to write the same address, and a name of an IPv6-only network.

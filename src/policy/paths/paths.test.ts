@@ -269,7 +269,7 @@ describe('judgePath', () => {
     '/var',
     '/var/lib/docker',
     '/home',
-  ])('never mounts %s, even when a root says so', (path) => {
+  ])('never mounts %s, even if a root allows it', (path) => {
     const careless: PathPolicy = { allowed: [{ path: '/', mode: 'rw' }], blocked: [], protected: [] }
     expect(verdict({ path, op: 'mount-ro' }, exists(path), {}, careless)).toBe('deny')
   })

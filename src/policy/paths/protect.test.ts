@@ -43,7 +43,7 @@ describe('names that a person, an editor, a shell or another agent runs later ar
     ['packages/a/agents.md', 'agents.md'],
     ['.github/workflows', '.github/workflows'],
     ['a/.github/Workflows/ci.yml', '.github/workflows'],
-    // What is around the name does not matter.
+    // The surrounding path does not matter.
     ['./.envrc', '.envrc'],
     ['//.envrc', '.envrc'],
     ['a/./.envrc', '.envrc'],
@@ -51,7 +51,7 @@ describe('names that a person, an editor, a shell or another agent runs later ar
     ['.GIT/Hooks/x', '.git/hooks'],
     ['.Git', '.Git'],
     ['.ENVRC', '.ENVRC'],
-    // The exception is for what lies below, not for a name beside or above.
+    // The exception applies to paths below, not to a name beside or above.
     ['.vscode/node_modules/x', '.vscode'],
     ['node_modules_/.envrc', '.envrc'],
   ])('%s', (path, rule) => {

@@ -33,6 +33,9 @@ export type CreateRouterParts = {
   readonly metrics: Metrics
 }
 
+/** What a create needs, and why it fits on one node only. */
+type PinnedNeed = Need & { readonly pinned?: string }
+
 /** As large as the body of a create may be. */
 const BODY_BYTES = 1024 * 1024
 /** How many creates look for room at a time; the others wait for their turn, fairly by caller. */
@@ -66,7 +69,8 @@ export class CreateRouter {
     const need = await this.#needOf(request, body)
     const refused = await this.#place(request, response, { need, body, local })
     if (!refused) return
-    await this.#wait({ request, who, refused }, () => this.#place(request, response, { need, body, local }))
+    const again = () => this.#place(request, response, { need, body, local })
+    await this.#wait({ request, who, refused, need }, again)
   }
 
   /** Whether this node is the only one that runs sandboxes: then there is nothing to choose. */
@@ -78,23 +82,37 @@ export class CreateRouter {
     )
   }
 
-  async #needOf({ headers }: IncomingMessage, body: Buffer): Promise<Need> {
+  async #needOf({ headers }: IncomingMessage, body: Buffer): Promise<PinnedNeed> {
     const { reservations, volumeOwner } = this.#parts
     const { volumes, template, ...need } = needIn(body, reservations.needOf({}))
-    const owners = await Promise.all([
-      ...volumes.map((name) => volumeOwner(headers, name)),
-      template === undefined ? undefined : this.#parts.templateOwner(headers, template),
+    const pins = await Promise.all([
+      ...volumes.map(async (name) => ({
+        what: `volume \`${name}\``,
+        node: await volumeOwner(headers, name),
+      })),
+      ...(template === undefined
+        ? []
+        : [{ what: 'the image of the template', node: await this.#parts.templateOwner(headers, template) }]),
     ])
-    const [owner, other] = [...new Set(owners.filter((one) => one !== undefined))]
-    if (other !== undefined)
-      throw new SandboxError(
-        'invalid-input',
-        'these volumes, or the image of the template, are on different nodes',
-        {
-          hint: 'use volumes of one node; volumes that one key creates are together',
-        },
-      )
-    return owner === undefined ? need : { ...need, node: owner }
+    const [first, ...rest] = pins.filter(({ node }) => node !== undefined)
+    if (!first) return need
+    const where = ({ what, node }: (typeof pins)[number]): string =>
+      `${what.slice(0, 140)} is on node ${this.#nameOf(node)}`
+    const other = rest.find(({ node }) => node !== first.node)
+    if (other)
+      throw new SandboxError('invalid-input', `${where(first)}, ${where(other)}`, {
+        hint: 'use volumes of one node; volumes that one key creates are together until one of them moves',
+      })
+    const { node: asked } = need
+    if (asked !== undefined && asked !== first.node && asked !== this.#nameOf(first.node))
+      throw new SandboxError('invalid-input', `${where(first)}, and \`placement\` asks for another one`, {
+        hint: 'leave `placement.node` out: a sandbox goes to the node of its volumes',
+      })
+    return { ...need, node: first.node, pinned: where(first) }
+  }
+
+  #nameOf(id: string | undefined): string | undefined {
+    return this.#parts.node.nodes.find((one) => one.id === id)?.name ?? id
   }
 
   /** Tries the best nodes; returns why none took it, or nothing when the answer is on its way. */
@@ -166,10 +184,12 @@ export class CreateRouter {
       request,
       who,
       refused: first,
+      need,
     }: {
       readonly request: IncomingMessage
       readonly who: Principal
       readonly refused: ReadonlyMap<Refusal, number>
+      readonly need: PinnedNeed
     },
     again: () => Promise<ReadonlyMap<Refusal, number> | undefined>,
   ): Promise<void> {
@@ -182,15 +202,23 @@ export class CreateRouter {
       }
     }
     if (mayPass(first)) await this.#queue.run(look, who)
-    if (refused) throw this.#noRoom(refused)
+    if (refused) throw this.#noRoom(refused, need)
   }
 
-  #noRoom(refused: ReadonlyMap<Refusal, number>): SandboxError {
+  #noRoom(all: ReadonlyMap<Refusal, number>, { pinned }: PinnedNeed): SandboxError {
+    // Of a sandbox that fits on one node only, that node's reason is the answer.
+    const refused = pinned === undefined ? all : new Map([...all].filter(([why]) => why !== 'node'))
     for (const reason of refused.keys())
       this.#parts.metrics.count('ringfence_placement_refused_total', 'Creates without a node, by reason.', {
         reason,
       })
-    const message = `no node takes this sandbox: ${describeRefusals(refused)}`
+    const because = pinned === undefined ? '' : `${pinned}: `
+    const message = `no node takes this sandbox: ${because}${describeRefusals(refused)}`
+    if (pinned !== undefined && refused.has('lost'))
+      return new SandboxError('unreachable', message, {
+        hint: 'repeat the request: the node comes back, or what is on it is available elsewhere',
+        retryAfterSecs: 5,
+      })
     return mayPass(refused)
       ? new SandboxError('too-many-requests', message, {
           hint: 'end some sandboxes, ask for less, add a node, or try again later',

@@ -35,6 +35,6 @@ test.each<[string, string, IncomingMessage['headers'], unknown]>([
   ['GET', '/files?path=a', {}, undefined],
   ['GET', '/v1/audit', {}, undefined],
   ['GET', '/healthz', {}, undefined],
-])('%s %s', (method, url, headers, expected) => {
+])('finds the owner of %s %s', (method, url, headers, expected) => {
   expect(subjectOf(asked(method, url, headers))).toEqual(expected)
 })

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http'
-import { signedSandbox } from '../e2b/transfer.ts'
+import { signedSandbox } from '../e2b/envd/transfer.ts'
 
 /** What signed addresses are checked with. */
 export type SignedAddressParts = {

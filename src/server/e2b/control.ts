@@ -23,8 +23,11 @@ async function connect(call: RestCall): Promise<Response> {
   const { supervisor } = surface.parts
   const { timeout } = await bodyOf(call, connectShape)
   const seen = await aliveOf(call)
-  const slept = seen.row.state === 'paused'
-  if (slept) await supervisor.resume(principal, seen.id)
+  const slept = await supervisor.resumeIfPaused(principal, seen.id).catch(async (error) => {
+    // It may have ended since it was seen alive; then that is the answer.
+    await aliveOf(call)
+    throw error
+  })
   if (timeout !== undefined)
     await supervisor.setTimeout(principal, seen.id, Math.max(1, timeout * 1000), true)
   const now = await supervisor.get(principal, seen.id)

@@ -1,16 +1,16 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
-import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
 import type { CreateRequest, SandboxView } from '../../supervisor/provisioner.ts'
 import type { Template } from '../../supervisor/snapshots/templates.ts'
-import { prewarm } from './contexts.ts'
 import { INTERPRETER_PORT } from './ids.ts'
+import { prewarm } from './interpreter/contexts.ts'
 import { selectedServers } from './mcp.ts'
 import { defaultHosts, headersOf, hostsOf, networkOf, secretsIn, upstreamOf } from './network.ts'
 import { PRIVATE, type SandboxSurface } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
-import { findTagged } from './tags.ts'
+import { findTagged } from './templates/tags.ts'
 import { type E2bOptions, masked, networkOptions, OPTIONS } from './views.ts'
 
 /** A sandbox as E2B's clients expect one: user `user`, home `/home/user`, the host's own tools. */
@@ -105,8 +105,10 @@ function specFor(
     ...(cpus ? { cpus } : {}),
     ...(memoryMb ? { memoryMb } : {}),
   }
+  const waive = e2b.waive()
   return {
     private: PRIVATE,
+    ...(waive.length > 0 ? { waive } : {}),
     // As with E2B: the sandbox is one's own machine, with a root user, where this server can do it.
     root: hasRoot ? 'writable' : 'preferred',
     // Its files are part of the root; those of other templates are unpacked into the sandbox.

@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
 import { hashSecret, matchesHash, type Principal } from '../../supervisor/access/keys.ts'
-import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
 import { makerInForce } from '../auth.ts'
 import type { E2bSurface, SandboxRequest, SandboxSurface } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'

@@ -8,7 +8,8 @@ import { mayPass, routed, serveTarget } from './data-plane.ts'
 import { ENVD_PORT, INTERPRETER_PORT, targetOf } from './ids.ts'
 import { serveRest } from './rest.ts'
 import { awake, type E2bParts, type E2bSurface, woken } from './sandbox-request.ts'
-import { TEMPLATES, takeUpload } from './template-routes.ts'
+import { SECRETS } from './secrets.ts'
+import { TEMPLATES, takeUpload } from './templates/template-routes.ts'
 import { maskOf } from './views.ts'
 import { serveContent, VOLUME_CONTENT, VOLUMES } from './volumes.ts'
 
@@ -24,7 +25,7 @@ export function e2bMount(e2b: E2bParts): Mount {
       return target === undefined ? next() : serveTarget(surface, context, target)
     })
     app.put('/templates/:id/files/:hash', (context) => takeUpload(surface, context))
-    for (const route of [...CONTROL, ...TEMPLATES, ...VOLUMES])
+    for (const route of [...CONTROL, ...TEMPLATES, ...VOLUMES, ...SECRETS])
       app.on(route.method, route.path, (context) => serveRest(surface, route, context))
     for (const route of VOLUME_CONTENT)
       app.on(route.method, route.path, (context) => serveContent(surface, route, context))

@@ -1,18 +1,22 @@
 import { posix } from 'node:path'
 import type { Context } from 'hono'
 import type { Event } from '../../model/event.ts'
+import type { Guarantee } from '../../model/guarantee.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { SandboxTokens } from '../../supervisor/access/sandbox-tokens.ts'
-import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import type { Templates } from '../../supervisor/snapshots/templates.ts'
 import type { UsageHistory } from '../../supervisor/telemetry/usage-history.ts'
 import type { AppEnv, Surface } from '../app.ts'
 import { makerInForce } from '../auth.ts'
 import type { RateLimit } from '../guard.ts'
-import type { Builds } from './builds.ts'
 import { ConnectError, NotRunning } from './errors.ts'
 import type { HostCeiling, Internet } from './network.ts'
+import type { Builds } from './templates/builds.ts'
+
+/** A secret of the operator that sandboxes of a key may use, without its value. */
+export type LentSecret = { readonly name: string; readonly hosts: readonly string[]; readonly since: number }
 
 /** What this surface needs beside the server's own parts. */
 export type E2bParts = {
@@ -37,6 +41,10 @@ export type E2bParts = {
   readonly internet: () => Internet | undefined
   /** How much one of these sandboxes may keep on the disk, where policy permits as much. */
   readonly diskMb: number
+  /** The secrets that sandboxes of this key may use. */
+  readonly secretsFor: (principal: Principal) => readonly LentSecret[]
+  /** `[e2b] waive` as it is now. */
+  readonly waive: () => readonly Guarantee[]
   /** `[e2b] ready`: how many code interpreters are kept ready; with 0 kernels start with their first code. */
   readonly ready: number
   /** The MCP servers of the operator, for sandboxes that select some of them. */

@@ -88,9 +88,9 @@ const registryShape = withoutNulls(
     username: optional(text({ max: 1024 })),
     password: optional(text({ max: 65_536 })),
     serviceAccountJson: optional(text({ max: 65_536 })),
-    awsAccessKeyId: optional(anything),
-    awsSecretAccessKey: optional(anything),
-    awsRegion: optional(anything),
+    awsAccessKeyId: optional(text({ max: 256 })),
+    awsSecretAccessKey: optional(text({ max: 256 })),
+    awsRegion: optional(text({ max: 256 })),
   }),
 )
 

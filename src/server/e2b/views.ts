@@ -72,7 +72,7 @@ export function infoOf(seen: SandboxView) {
   const { row, live } = seen
   const spec = specOf(seen)
   const { template } = optionsOf(spec)
-  const limits = live?.sandbox?.plan.limits ?? spec.limits ?? {}
+  const limits = live?.sandbox?.limits ?? spec.limits ?? {}
   return {
     sandboxID: toE2bId(row.id),
     templateID: template,

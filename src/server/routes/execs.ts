@@ -3,13 +3,20 @@ import {
   execEvents,
   execPage,
   execShape,
+  resizedShape,
   signalSentShape,
   writtenShape,
 } from '../../model/api/execs.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Started } from '../../supervisor/exec/exec-service.ts'
-import { ANSWER_BYTES, type ExecSession, execJson } from '../../supervisor/exec/exec-session.ts'
+import {
+  ANSWER_BYTES,
+  type ExecRequest,
+  type ExecSession,
+  execJson,
+} from '../../supervisor/exec/exec-session.ts'
 import { execViewOf, recordedExec, recordedExecs } from '../exec-views.ts'
+import { assertInteractive } from '../guard.ts'
 import { problemOf } from '../problem.ts'
 import type { Call, EventOf, Reply, Route } from '../route.ts'
 import { reply, route } from '../route.ts'
@@ -19,6 +26,7 @@ import {
   type ExecBody,
   execRequestOf,
   execShape as newExecShape,
+  resizeShape,
   signalShape,
   stdinShape,
 } from '../shapes.ts'
@@ -120,13 +128,36 @@ export const execRoutes: readonly Route[] = [
       return reply(200, { sent: call.body.signal ?? 'SIGTERM' })
     },
   }),
+  route({
+    method: 'POST',
+    path: '/v1/sandboxes/:id/resize',
+    summary: 'Change the size of the terminal of a running command',
+    scope: 'exec',
+    sandboxToken: true,
+    body: resizeShape,
+    answers: { 200: { description: 'the size that was set', shape: resizedShape } },
+    async handle(call) {
+      const session = await running(call, call.body.exec_id)
+      if (!session.isTerminal)
+        throw new SandboxError('wrong-state', 'this command has no terminal', {
+          hint: 'start it with `terminal`',
+        })
+      session.resize(call.body.terminal)
+      return reply(200, call.body.terminal)
+    },
+  }),
 ]
+
+function requestOf({ parts, body }: Call<'id', ExecBody>): ExecRequest {
+  if (body.terminal) assertInteractive(parts.settings)
+  return execRequestOf(body)
+}
 
 async function execAnswer(
   call: Call<'id', ExecBody>,
 ): Promise<Reply<200, ExecResult> | Reply<202, ExecResult>> {
-  const { parts, principal, params, body } = call
-  const request = execRequestOf(body)
+  const { parts, principal, params } = call
+  const request = requestOf(call)
   const started = await parts.supervisor.exec(principal, params.id, request)
   if (request.background) return reply(202, answerOf(started))
   const release = started.session.log.hold()
@@ -140,8 +171,8 @@ async function execAnswer(
 
 /** The stream opens when the command runs, or when a human is asked; a refusal before that is an ordinary answer. */
 async function execStream(call: Call<'id', ExecBody>): Promise<Response> {
-  const { parts, principal, params, body } = call
-  const request = { ...execRequestOf(body), background: true, keepBytes: ANSWER_BYTES }
+  const { parts, principal, params } = call
+  const request = { ...requestOf(call), background: true, keepBytes: ANSWER_BYTES }
   let asked: (id: string) => void = () => {}
   const question = new Promise<string>((resolve) => {
     asked = resolve

@@ -1,6 +1,6 @@
 import { type FileInfo, filePage, fileShape, watchEvents } from '../../model/api/files.ts'
 import { SandboxError } from '../../model/errors.ts'
-import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 
 import { bytesOf } from '../body.ts'

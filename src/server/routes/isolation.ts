@@ -1,7 +1,7 @@
 import { egressPage, type Wall, wallShape } from '../../model/api/sandboxes.ts'
 import { ownedTargets } from '../../model/plan.ts'
 import { isOperator } from '../../supervisor/access/keys.ts'
-import type { LiveSandbox } from '../../supervisor/live-sandbox.ts'
+import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 import type { Route } from '../route.ts'
 import { reply, route } from '../route.ts'

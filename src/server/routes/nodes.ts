@@ -9,7 +9,7 @@ import { noBody } from '../shapes.ts'
 
 type Row = Awaited<ReturnType<ClusterParts['admin']['find']>>
 
-const nodeJson = (row: Row, self: string): NodeInfo => {
+const nodeJson = (row: Row, self: string, volumes: ReadonlyMap<string, number>): NodeInfo => {
   const { facts } = row
   return {
     id: row.id,
@@ -36,6 +36,8 @@ const nodeJson = (row: Row, self: string): NodeInfo => {
     },
     failing: facts.failures > 0,
     lease_left_ms: row.state === 'up' ? row.leftMs : null,
+    volumes: volumes.get(row.id) ?? 0,
+    staying: facts.staying ?? [],
     joined_at: new Date(row.joinedAt).toISOString(),
     self: row.id === self,
   }
@@ -52,7 +54,7 @@ const ONE = { 200: { description: 'the node', shape: nodeShape } } as const
 const SUMMARIES = {
   cordon: 'Let a node take no new sandboxes',
   drain:
-    'Let a node take no new sandboxes, and move those that are paused or may restart to other nodes; the rest goes on',
+    'Let a node take no new sandboxes, and move those that are paused without memory or may restart, and unused volumes; `staying` says why the rest stays',
   uncordon: 'Let a node take new sandboxes again',
 } as const
 const SCHEDULES = { cordon: 'cordoned', drain: 'draining', uncordon: 'open' } as const
@@ -67,8 +69,9 @@ export const nodeRoutes: readonly Route[] = [
     answers: { 200: { description: 'all nodes', shape: nodePage } },
     async handle({ parts }) {
       const { cluster } = parts
-      const rows = (await cluster?.admin.list()) ?? []
-      return reply(200, { items: rows.map((row) => nodeJson(row, cluster?.node.id ?? '')), next: null })
+      if (!cluster) return reply(200, { items: [], next: null })
+      const [rows, volumes] = await Promise.all([cluster.admin.list(), cluster.admin.volumes()])
+      return reply(200, { items: rows.map((row) => nodeJson(row, cluster.node.id, volumes)), next: null })
     },
   }),
   ...(['cordon', 'drain', 'uncordon'] as const).map((verb) =>
@@ -81,7 +84,8 @@ export const nodeRoutes: readonly Route[] = [
       answers: ONE,
       async handle({ parts, params }) {
         const { admin, node } = clusterOf(parts)
-        return reply(200, nodeJson(await admin.schedule(params.id, SCHEDULES[verb]), node.id))
+        const row = await admin.schedule(params.id, SCHEDULES[verb])
+        return reply(200, nodeJson(row, node.id, await admin.volumes()))
       },
     }),
   ),
@@ -93,7 +97,8 @@ export const nodeRoutes: readonly Route[] = [
     answers: ONE,
     async handle({ parts, params }) {
       const { admin, node } = clusterOf(parts)
-      return reply(200, nodeJson(await admin.remove(params.id), node.id))
+      const row = await admin.remove(params.id)
+      return reply(200, nodeJson(row, node.id, await admin.volumes()))
     },
   }),
 ]

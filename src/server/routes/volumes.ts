@@ -18,16 +18,18 @@ import { attachment, fileJson } from './files.ts'
 
 /** Volumes and the files in them. */
 
-async function volumeJson({ volumes }: ServerParts, row: VolumeRow): Promise<VolumeInfo> {
+async function volumeJson({ volumes, cluster }: ServerParts, row: VolumeRow): Promise<VolumeInfo> {
+  const isHere = volumes.isHere(row)
   return {
     id: row.id,
     name: row.name,
     size_mb: row.sizeMb,
-    used_bytes: (await volumes.usedBytes(row)) ?? null,
+    used_bytes: isHere ? ((await volumes.usedBytes(row)) ?? null) : null,
     read_only: row.readOnly,
-    sandboxes: volumes.usersOf(row).map(({ id }) => id),
+    sandboxes: isHere ? volumes.usersOf(row).map(({ id }) => id) : await volumes.usersElsewhere(row),
     created_at: new Date(row.createdAt).toISOString(),
     tenant: row.tenant,
+    node: cluster?.node.nodes.find(({ id }) => id === row.instance)?.name ?? row.instance,
   }
 }
 

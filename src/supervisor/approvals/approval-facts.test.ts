@@ -34,7 +34,7 @@ function subject(line = 'deploy --now && git push', change: Partial<ApprovalSubj
   return { command: { line }, cwd: dir, env: { PATH: `${dir}/bin:/usr/bin:/bin` }, decision, ...change }
 }
 
-/** Whether an approval that is given while something changes still holds. */
+/** Whether an approval is still valid if something changes before it is given. */
 async function holds(change: () => void): Promise<boolean> {
   const { answer, isSame } = await askedUnchanged(subject(), () => {
     change()
@@ -44,19 +44,19 @@ async function holds(change: () => void): Promise<boolean> {
 }
 
 describe('an approval', () => {
-  it('holds for the same command as long as nothing changes', async () => {
+  it('is valid for the same command while nothing changes', async () => {
     expect(await holds(() => {})).toBe(true)
   })
 
   it.each<[string, () => ApprovalSubject]>([
     ['another command', () => subject('deploy --now && git push --force')],
-    ['another blank', () => subject('deploy  --now && git push')],
+    ['another space', () => subject('deploy  --now && git push')],
     ['the same words without a shell', () => subject(undefined, { command: { argv: ['deploy', '--now'] } })],
     ['another directory', () => subject(undefined, { cwd: '/' })],
     ['another variable', () => subject(undefined, { env: { ...subject().env, A: '1' } })],
     ['another PATH', () => subject(undefined, { env: { PATH: '/usr/bin:/bin' } })],
     ['no variables', () => subject(undefined, { env: {} })],
-  ])('does not hold for %s', (_, other) => {
+  ])('is not valid for %s', (_, other) => {
     expect(approvalKey(approvalFacts(other()))).not.toBe(approvalKey(approvalFacts(subject())))
   })
 
@@ -87,18 +87,18 @@ describe('an approval', () => {
       },
     ],
   ]
-  it.each(changes)('dies when its program %s', async (_, change) => {
+  it.each(changes)('becomes invalid when its program %s', async (_, change) => {
     expect(await holds(change)).toBe(false)
   })
 
-  it('dies when another program of the line appears earlier in PATH', async () => {
+  it('becomes invalid when another program of the line appears earlier in PATH', async () => {
     const plant = (): void => writeFileSync(join(dir, 'bin', 'git'), '#!/bin/sh\n', { mode: 0o755 })
     expect(await holds(plant)).toBe(false)
   })
 })
 
-describe('the answer', () => {
-  it('is told with who and why', async () => {
+describe('the answer to an approval request', () => {
+  it('has its state, author and reason', async () => {
     const told = async (answered: Answered) => (await askedUnchanged(subject(), () => answered)).answer
     expect(await told(true)).toEqual({ state: 'approved' })
     expect(await told(false)).toEqual({ state: 'rejected' })
@@ -113,7 +113,7 @@ describe('the answer', () => {
     })
   })
 
-  it('does not count when the program changed while the person looked', async () => {
+  it('is discarded if the program changed before the answer', async () => {
     const swap = (): boolean => {
       writeFileSync(tool, '#!/bin/sh\necho evil\n')
       return true
@@ -122,10 +122,10 @@ describe('the answer', () => {
   })
 })
 
-describe('the key', () => {
+describe('the approval key', () => {
   const facts = (): ApprovalFacts => approvalFacts(subject())
 
-  it('knows every program of the line', () => {
+  it('includes every program of the line', () => {
     expect(Object.keys(facts().programs)).toEqual(expect.arrayContaining(['/bin/bash', 'deploy', 'git']))
     expect(facts().programs.deploy?.path).toBe(tool)
   })
@@ -136,7 +136,7 @@ describe('the key', () => {
     expect(approvalKey({ ...facts(), env: { B: '2', A: '1', ...env } })).toBe(one)
   })
 
-  it('cannot be made equal by moving text from one part to another', () => {
+  it('differs if text moves from one part to another', () => {
     const base = { cwd: '/', env: {}, programs: {} }
     const keys = [
       approvalKey({ ...base, command: { argv: ['a', 'b'] } }),
@@ -149,7 +149,7 @@ describe('the key', () => {
     expect(new Set(keys).size).toBe(keys.length)
   })
 
-  it('replays from recorded facts', () => {
+  it('is the same when computed from recorded facts', () => {
     expect(approvalKey(JSON.parse(JSON.stringify(facts())) as ApprovalFacts)).toBe(approvalKey(facts()))
   })
 })

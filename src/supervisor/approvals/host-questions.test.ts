@@ -29,8 +29,8 @@ const admit = (host = 'a.example', client?: Duplex): Promise<string> =>
   )
 const stream = (): Duplex => new Duplex({ read() {}, write: (_chunk, _encoding, done) => done() })
 
-describe('questions about hosts', () => {
-  it('are recorded when asked and when settled, before the connection goes on', async () => {
+describe('approval requests for hosts', () => {
+  it('are recorded when created and when settled, before the connection continues', async () => {
     const admitted = admit()
     await turn()
     expect(log).toEqual(['asked a.example'])
@@ -40,7 +40,7 @@ describe('questions about hosts', () => {
     expect(allowed).toEqual([])
   })
 
-  it('are shared by the connections that wait for the same host and port', async () => {
+  it('are shared by connections that wait for the same host and port', async () => {
     const both = [admit(), admit()]
     await turn()
     expect(asked).toHaveLength(1)
@@ -51,13 +51,16 @@ describe('questions about hosts', () => {
     expect(asked).toHaveLength(2)
   })
 
-  it.each(['sandbox', 'always'] as const)('put the host on the list with the scope %s', async (scope) => {
-    const admitted = admit()
-    await turn()
-    asked[0]?.answer({ state: 'approved', scope })
-    expect(await admitted).toBe('admitted')
-    expect(allowed).toEqual(['a.example:443'])
-  })
+  it.each(['sandbox', 'always'] as const)(
+    'add the host to the allow list with the scope %s',
+    async (scope) => {
+      const admitted = admit()
+      await turn()
+      asked[0]?.answer({ state: 'approved', scope })
+      expect(await admitted).toBe('admitted')
+      expect(allowed).toEqual(['a.example:443'])
+    },
+  )
 
   it('are not repeated after a rejection, until the list is set again', async () => {
     const refused = admit()
@@ -72,7 +75,7 @@ describe('questions about hosts', () => {
     expect(asked).toHaveLength(2)
   })
 
-  it('are withdrawn when the last client that waits has gone', async () => {
+  it('are withdrawn when the last waiting client disconnects', async () => {
     const [one, two] = [stream(), stream()]
     const both = [admit('a.example', one), admit('a.example', two)]
     await turn()
@@ -86,7 +89,7 @@ describe('questions about hosts', () => {
     await vi.waitFor(() => expect(log).toEqual(['asked a.example', 'expired a.example']), 5000)
   })
 
-  it('are recorded once when they are withdrawn, by the side that has a record of them', async () => {
+  it('are recorded once when they are withdrawn, by the side that has their record', async () => {
     const client = stream()
     const gone = admit('a.example', client)
     await turn()
@@ -100,7 +103,7 @@ describe('questions about hosts', () => {
     expect(log).toEqual(['asked a.example'])
   })
 
-  it('are bounded: eight hosts, sixty-four connections', async () => {
+  it('are limited to eight hosts and sixty-four connections', async () => {
     for (let host = 0; host < 8; host++) void admit(`h${host}.example`)
     expect(await admit('h9.example')).toContain('too many hosts wait')
     for (let more = 8; more < 64; more++) void admit('h0.example')
@@ -108,14 +111,14 @@ describe('questions about hosts', () => {
     expect(asked.length).toBeLessThanOrEqual(8)
   })
 
-  it('are not asked for a connection that is refused at once', async () => {
+  it('are not created for a connection that is refused at once', async () => {
     for (let one = 0; one < 64; one++) void admit('a.example')
     expect(await admit('b.example')).toContain('too many connections wait')
     await turn()
     expect(asked.map(({ host }) => host)).toEqual(['a.example'])
   })
 
-  it('are at most two hundred for one sandbox', async () => {
+  it('are limited to two hundred for one sandbox', async () => {
     for (let host = 0; host < 200; host++) {
       const refused = admit(`h${host}.example`)
       await turn()

@@ -109,7 +109,7 @@ export class HostQuestions {
 
   async #ask(host: AskedHost, signal: AbortSignal): Promise<HostAnswer> {
     const expired = { state: 'expired', reason: 'no answer in time' } as const
-    // Whoever asks is told as well, and may have an answer, or record one; after a while nobody waits for that.
+    // The client that asked is told as well: it may have an answer, or record one. After a while this is not waited for.
     const gone = new Promise<HostAnswer>((resolve) =>
       signal.addEventListener('abort', () => setTimeout(resolve, WITHDRAWN_MS, expired).unref(), {
         once: true,

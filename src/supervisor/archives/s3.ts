@@ -18,7 +18,10 @@ export type Signer = {
     region?: string
     service?: string
     retries?: number
-  }) => { fetch(url: string, init?: RequestInit): Promise<Response> }
+  }) => {
+    fetch(url: string, init?: RequestInit): Promise<Response>
+    sign(url: string, init?: RequestInit): Promise<Request>
+  }
 }
 
 /** Where the objects are, and who may use them. */
@@ -90,7 +93,7 @@ export async function openS3(settings: S3Settings, load: () => Promise<Signer>):
   }
 }
 
-/** SECURITY: whoever can write to the store must not be able to fill our memory. */
+/** SECURITY: a client that can write to the store must not be able to fill our memory. */
 async function bounded(answer: Response, name: string, maxBytes: number): Promise<Uint8Array> {
   const chunks: Uint8Array[] = []
   let size = 0

@@ -20,7 +20,7 @@ export function askedCommand(command: string | readonly string[]): AskedCommand 
 /** The command in the form that a backend runs. */
 export function placed(
   asked: AskedCommand,
-  { cwd, env, user, secrets, network }: Omit<Command, 'argv'>,
+  { cwd, env, user, secrets, network, ports }: Omit<Command, 'argv'>,
 ): Command {
   const argv: readonly [string, ...string[]] = 'line' in asked ? ['/bin/bash', '-c', asked.line] : asked.argv
   return {
@@ -30,5 +30,6 @@ export function placed(
     ...(user === undefined ? {} : { user }),
     ...(secrets === undefined ? {} : { secrets }),
     ...(network === undefined ? {} : { network }),
+    ...(ports === undefined ? {} : { ports }),
   }
 }

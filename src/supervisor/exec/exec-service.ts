@@ -1,9 +1,9 @@
 import { Admission } from '../../model/admission.ts'
 import { NO_TRACER, type Span, traced } from '../../model/tracer.ts'
-import type { LiveSandbox } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../lifecycle/live-sandbox.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 import type { CommandDefaults } from '../sandbox.ts'
-import type { SupervisorParts } from '../supervisor.ts'
+import type { SupervisorParts } from '../supervisor-parts.ts'
 import { type ExecRequest, ExecSession } from './exec-session.ts'
 import { OutputBudget } from './output-budget.ts'
 

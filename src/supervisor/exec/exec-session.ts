@@ -22,6 +22,8 @@ export type ExecRequest = {
   readonly secrets?: readonly string[] | undefined
   /** Of an isolated command: whether it may use the proxy. */
   readonly network?: boolean | undefined
+  /** Of an isolated command: the ports at which it can be reached. */
+  readonly ports?: readonly number[] | undefined
   /** All of standard input, or `open` to write to it while the command runs. */
   readonly stdin?: Uint8Array | 'open' | undefined
   readonly timeoutMs?: number | undefined
@@ -49,10 +51,11 @@ export type ExecParts = {
   readonly approve: NonNullable<SpawnOptions['approve']>
 }
 
-const isolationOf = ({ isolation, secrets, network }: ExecRequest): IsolationOptions => ({
+const isolationOf = ({ isolation, secrets, network, ports }: ExecRequest): IsolationOptions => ({
   ...(isolation === undefined ? {} : { isolation }),
   ...(secrets === undefined ? {} : { secrets }),
   ...(network === undefined ? {} : { network }),
+  ...(ports === undefined ? {} : { ports }),
 })
 
 /** One command that was started, with its output. */

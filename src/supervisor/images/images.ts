@@ -14,6 +14,8 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import * as zlib from 'node:zlib'
 import { SandboxError } from '../../model/errors.ts'
+import type { Signer } from '../archives/s3.ts'
+import { type AwsCredentials, ecrCredentials } from './ecr.ts'
 import { type ImageName, imageText, parseImageName } from './image-name.ts'
 import { LayerUnpacker } from './layer.ts'
 import { PROVISION_RECIPE, provision } from './provision.ts'
@@ -52,11 +54,14 @@ type Parts = {
   readonly settings: () => ImageSettings
   /** Throws if the disk of the server is almost full. */
   readonly assertFreeSpace?: () => void
+  /** Signs requests to AWS; an optional package. */
+  readonly signer?: () => Promise<Signer>
 }
+const missingSigner = (): Promise<Signer> => Promise.reject(new Error('no signer'))
 
 /** How an image is asked for. */
 export type PullOptions = {
-  readonly credentials?: Credentials | undefined
+  readonly credentials?: Credentials | AwsCredentials | undefined
   /** Whom the image counts for. */
   readonly tenant?: string | undefined
   readonly say?: (line: string) => void
@@ -83,7 +88,7 @@ export class Images {
   async pull(text: string, { credentials, tenant, say = () => {} }: PullOptions = {}): Promise<ImageTree> {
     const name = parseImageName(text)
     const { mirrors } = this.#assertPermitted(name)
-    const registry = new Registry(name, mirrors, credentials)
+    const registry = new Registry(name, mirrors, await this.#passwordOf(name, credentials, mirrors))
     const manifest = await registry.manifest()
     const { digest } = manifest
     const source = `${name.registry}/${name.repository}`
@@ -193,6 +198,15 @@ export class Images {
     } finally {
       rmSync(draft, { recursive: true, force: true })
     }
+  }
+
+  async #passwordOf(
+    name: ImageName,
+    credentials: PullOptions['credentials'],
+    mirrors: readonly Mirror[],
+  ): Promise<Credentials | undefined> {
+    if (!credentials || !('region' in credentials)) return credentials
+    return ecrCredentials(name, credentials, mirrors, this.#parts.signer ?? missingSigner)
   }
 
   /** Removes what an interrupted pull left. */

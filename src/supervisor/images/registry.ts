@@ -245,7 +245,8 @@ type Json = {
 const basicOf = ({ username, password }: Credentials): string =>
   `Basic ${Buffer.from(`${username}:${password}`).toString('base64')}`
 
-function endpointOf(registry: string, mirrors: readonly Mirror[]): Endpoint {
+/** Where a registry is asked: at its own address, or at the operator's mirror. */
+export function endpointOf(registry: string, mirrors: readonly Mirror[]): Endpoint {
   const mirror = mirrors.find((one) => one.registry === registry)
   if (!mirror) return { base: registry === 'docker.io' ? HUB : `https://${registry}`, allowPrivate: [] }
   const url = new URL(mirror.url)

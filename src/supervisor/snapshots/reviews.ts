@@ -5,7 +5,7 @@ import { redact } from '../../model/redact.ts'
 import type { Spec } from '../../model/spec.ts'
 import type { SandboxRow } from '../../store/sandboxes.ts'
 import type { Principal } from '../access/keys.ts'
-import type { LiveSandbox } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../lifecycle/live-sandbox.ts'
 import type { Supervisor } from '../supervisor.ts'
 
 /** Further changes are counted but not listed; `ringfence review` on the host lists all. */

@@ -9,7 +9,7 @@ import { Images } from '../images/images.ts'
 import { openFrom } from './snapshots.ts'
 import { Templates } from './templates.ts'
 
-/** Which backend a sandbox gets whose template has a disk. */
+/** The backend that is chosen for a sandbox whose template has a disk. */
 
 let dir: string
 let store: Store
@@ -50,17 +50,17 @@ async function openedSpec(template: string, backend?: string): Promise<Spec> {
   return opened
 }
 
-describe('a disk', () => {
-  test('goes back to the backend that wrote it', async () => {
+describe('the disk of a snapshot', () => {
+  test('is restored on the backend that wrote it', async () => {
     expect(await openedSpec('snp_docker')).toMatchObject({ backend: 'docker', root: 'writable' })
     expect(await openedSpec('snp_microvm')).toMatchObject({ backend: 'microvm', root: 'writable' })
   })
 
-  test('of a host’s sandbox fits all backends with the host’s programs', async () => {
+  test('of a container can be restored on other backends with the host’s programs', async () => {
     expect(await openedSpec('snp_docker', 'bubblewrap')).toMatchObject({ backend: 'bubblewrap' })
   })
 
-  test('of a virtual machine, which may have written anything, is never mounted by the host; nor the other way round', async () => {
+  test('of a virtual machine is never mounted by the host, and the other way round', async () => {
     for (const backend of ['bubblewrap', 'docker'])
       await expect(openedSpec('snp_microvm', backend)).rejects.toThrow('refused')
     await expect(openedSpec('snp_docker', 'microvm')).rejects.toThrow('refused')

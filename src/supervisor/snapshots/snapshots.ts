@@ -4,7 +4,7 @@ import type { Spec } from '../../model/spec.ts'
 import type { Principal } from '../access/keys.ts'
 import type { OpenSandboxOptions } from '../gate.ts'
 import type { Images } from '../images/images.ts'
-import type { LiveSandbox } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../lifecycle/live-sandbox.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 import type { Created } from '../provisioner.ts'
 import type { Sandbox } from '../sandbox.ts'
@@ -149,7 +149,10 @@ export function judged({ template: _, ...spec }: Spec): Spec {
   return spec
 }
 
-type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester'> & {
+type Opening = Pick<
+  OpenSandboxOptions,
+  'id' | 'signal' | 'owner' | 'requester' | 'generation' | 'takesOver'
+> & {
   readonly isSuspended?: boolean
   readonly disk?: string | undefined
   readonly lower?: readonly string[] | undefined
@@ -180,6 +183,12 @@ export const openFrom =
       return woken
     }
     const asked = withOwn(judged(spec), found)
+    // Its files are there, as the last server left them.
+    if (options.takesOver) {
+      const taken = await open(asked, options)
+      taken.commandDefaults = defaults
+      return taken
+    }
     // SECURITY: only a root of its own can hold what another root held.
     const hasRoot = base.disk !== undefined || image !== undefined
     const own = base.disk === undefined ? {} : backendOfDisk(spec, found)

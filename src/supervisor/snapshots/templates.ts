@@ -112,13 +112,14 @@ export class Templates {
     return (await this.list({ tenant, idOrName, limit: 1 }))[0]
   }
 
-  /** Archives the current files of the sandbox, then writes the record. */
+  /** Archives the current files of the sandbox, then writes the record. `most`: its size is limited by this and not by the tenant's quota. */
   async keep(
     live: OpenSandbox,
     directories: readonly string[],
-    record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
+    record: NewTemplate,
+    most?: number,
   ): Promise<Template> {
-    const reserved = await this.#reserve(live, record)
+    const reserved = most === undefined ? await this.#reserve(live, record) : { stored: 0, bytes: 0, most }
     try {
       return await this.#keepReserved(live, directories, record, reserved)
     } finally {
@@ -161,14 +162,14 @@ export class Templates {
   async #keepReserved(
     live: OpenSandbox,
     directories: readonly string[],
-    record: Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> },
-    { stored, bytes }: Reserved,
+    record: NewTemplate,
+    { stored, bytes, most }: Reserved,
   ): Promise<Template> {
     const room = {
-      tenant: archives(record.tenant),
+      tenant: most === undefined ? archives(record.tenant) : `volume ${record.id}`,
       stored,
-      all: this.#archiveBytes,
-      refuse: noArchiveRoom,
+      all: most ?? this.#archiveBytes,
+      refuse: most === undefined ? noArchiveRoom : noVolumeRoom,
     }
     const disk = live.plan.root !== undefined
     // A disk holds everything but what is in memory.
@@ -243,6 +244,13 @@ export class Templates {
     const secured = { ...template, data: { ...template.data, copies } }
     await this.save(secured)
     return secured
+  }
+
+  /** Removes the files of a template that can be fetched again. */
+  async dropLocal({ data }: Pick<Template, 'data'>): Promise<void> {
+    const isElsewhere = data.node !== undefined && data.node !== this.#shared?.node
+    for (const { name, chunks } of data.archives ?? [])
+      if (isElsewhere || (chunks && this.#shared?.store)) await rm(join(this.#dir, name), { force: true })
   }
 
   /** The file of an archive that this server has, for another node. */
@@ -385,7 +393,9 @@ export class Templates {
 
   /** The disk space of a tenant's templates and snapshots, without one that is about to be replaced. */
   async #archivedBy(tenant: string, except: string): Promise<number> {
-    const own = (await this.list({ tenant, limit: TENANT_ARCHIVES })).filter(({ id }) => id !== except)
+    const own = (await this.list({ tenant, except: 'volume', limit: TENANT_ARCHIVES })).filter(
+      ({ id }) => id !== except,
+    )
     if (own.length >= TENANT_ARCHIVES) throw noArchiveRoom()
     let sum = 0
     for (const { id, data } of own.filter((one) => one.data.archives === undefined))
@@ -469,7 +479,10 @@ async function* unchanged(data: AsyncIterable<Uint8Array>, { name, sha256, bytes
     })
 }
 /** What a tenant had stored, and the bytes that count for an archive before it is there. */
-type Reserved = { readonly stored: number; readonly bytes: number }
+type Reserved = { readonly stored: number; readonly bytes: number; readonly most?: number }
+
+/** A template before its files are archived. */
+type NewTemplate = Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> }
 
 const archives = (tenant: string): string => `archive ${tenant}`
 
@@ -500,6 +513,11 @@ const TENANT_ARCHIVE_BYTES = 40 * 1024 ** 3
 const noArchiveRoom = (): SandboxError =>
   new SandboxError('too-large', 'the snapshots and templates of this tenant exceed its quota', {
     hint: `the quota is ${TENANT_ARCHIVES} archives and 40 GiB in total; remove some first`,
+  })
+
+const noVolumeRoom = (): SandboxError =>
+  new SandboxError('too-large', 'the archive of the volume would be far larger than the volume', {
+    hint: 'files with large holes are archived with them; remove such files',
   })
 
 const noUploadRoom = (): SandboxError =>

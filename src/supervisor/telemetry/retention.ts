@@ -4,7 +4,7 @@ import type { Spec } from '../../model/spec.ts'
 import { countApprovals, type EndedRow, endedBefore, forgetSandboxes } from '../../store/retention.ts'
 import type { Store } from '../../store/sql.ts'
 import type { Instance } from '../instance.ts'
-import { ENDED } from '../lifecycle.ts'
+import { ENDED } from '../lifecycle/lifecycle.ts'
 import type { Templates } from '../snapshots/templates.ts'
 
 /** What retention works on. */

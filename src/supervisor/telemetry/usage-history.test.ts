@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from 'vitest'
-import type { LiveSandbox } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../lifecycle/live-sandbox.ts'
 import { UsageHistory } from './usage-history.ts'
 
 beforeEach(() => void vi.useFakeTimers())
@@ -17,7 +17,7 @@ function halfBusy(): { readonly entry: LiveSandbox; readonly end: () => void } {
   return { entry: entry as unknown as LiveSandbox, end }
 }
 
-test('a long life is covered from its start, in few samples', async () => {
+test('a long-lived sandbox is covered from its start, in few samples', async () => {
   const history = new UsageHistory(async () => 7)
   const { entry } = halfBusy()
   const start = Date.now()
@@ -45,7 +45,7 @@ test('nothing is sampled when every sandbox has ended, and disk is measured at m
   expect(vi.getTimerCount()).toBe(0)
 })
 
-test('a sandbox that nobody watches has its whole life on record, also after its end', async () => {
+test('a sandbox without watchers has its whole life recorded, also after its end', async () => {
   const history = new UsageHistory(async () => 7)
   const { entry, end } = halfBusy()
   history.follow(entry)
@@ -59,7 +59,7 @@ test('a sandbox that nobody watches has its whole life on record, also after its
   expect(history.recent('sb_1')).toEqual([])
 })
 
-test('rounds are more frequent while somebody watches, and disk is measured only where it was asked for', async () => {
+test('samples are more frequent while someone watches, and disk is measured only if requested', async () => {
   let measured = 0
   const history = new UsageHistory(async () => ++measured)
   history.follow(halfBusy().entry)

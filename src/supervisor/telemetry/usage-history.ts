@@ -1,5 +1,5 @@
 import type { Sample } from '../../model/api/console.ts'
-import type { LiveSandbox } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../lifecycle/live-sandbox.ts'
 
 /** What a sandbox used at one time. */
 export type UsageSample = {

@@ -4,7 +4,10 @@ import type { OpenSandboxOptions } from '../gate.ts'
 import type { Sandbox } from '../sandbox.ts'
 import type { Volumes } from './volumes.ts'
 
-type Opening = Pick<OpenSandboxOptions, 'id' | 'signal' | 'owner' | 'requester' | 'volumes'> & {
+type Opening = Pick<
+  OpenSandboxOptions,
+  'id' | 'signal' | 'owner' | 'requester' | 'volumes' | 'generation' | 'takesOver'
+> & {
   readonly isSuspended?: boolean
   readonly disk?: string | undefined
   readonly lower?: readonly string[] | undefined

@@ -1,13 +1,13 @@
 import { monotonicMs } from '../../host/clock.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { type Principal, requesterOf } from '../access/keys.ts'
-import type { LiveSandbox } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../lifecycle/live-sandbox.ts'
 import type { Sandbox } from '../sandbox.ts'
 import type { Open } from './open-volumes.ts'
 import type { NewVolume, VolumeRow, Volumes } from './volumes.ts'
 
 /** Where the volume is in the sandbox that serves its files. */
-const ROOT = '/volume'
+export const ROOT = '/volume'
 const IDLE_MS = 15_000
 const MOST = 32
 const MOST_PER_TENANT = 4
@@ -18,6 +18,13 @@ type Helper = {
   users: number
   usedAt: number
   timer?: NodeJS.Timeout
+}
+
+type Opening = {
+  readonly id: string
+  readonly mode: 'ro' | 'rw'
+  /** The volume is on its way to another node, or from one. */
+  readonly isMoving?: boolean
 }
 
 type Parts = {
@@ -120,7 +127,8 @@ export class VolumeFiles {
     this.#makeRoom(tenant)
     const id = this.#parts.newId('sb')
     this.#owners.set(id, tenant)
-    const opened = this.#open(principal, row, id, row.readOnly ? 'ro' : 'rw')
+    const mode = row.readOnly ? 'ro' : 'rw'
+    const opened = this.#open(principal, row, { id, mode })
     const helper: Helper = { tenant, opened, users: 0, usedAt: monotonicMs() }
     this.#helpers.set(row.id, helper)
     const forget = (): void => {
@@ -132,16 +140,54 @@ export class VolumeFiles {
   }
 
   /** Opened also when the volume is full, so that files can be removed from it. */
-  async #open(principal: Principal, row: VolumeRow, id: string, mode: 'ro' | 'rw'): Promise<Sandbox> {
+  async #open(
+    principal: Principal,
+    asked: VolumeRow,
+    { id, mode, isMoving = false }: Opening,
+  ): Promise<Sandbox> {
     const { volumes, open } = this.#parts
+    const row = isMoving ? asked : await volumes.here(asked)
     const mount = { name: row.id, target: ROOT, mode }
     const spec = {
       volumes: [mount],
       network: { mode: 'offline' } as const,
       ...(mode === 'rw' ? { limits: { diskMb: row.sizeMb } } : {}),
     }
-    const path = await volumes.mount(row, id, mount)
-    return open(spec, { id, owner: row.tenant, requester: requesterOf(principal), volumes: [path] })
+    const closed = isMoving ? () => {} : volumes.opened(row, mode)
+    try {
+      const path = isMoving ? volumes.pathOf(row) : await volumes.mount(row, id, mount)
+      const sandbox = await open(spec, {
+        id,
+        owner: row.tenant,
+        requester: requesterOf(principal),
+        volumes: [path],
+      })
+      void sandbox.ended.then(closed)
+      return sandbox
+    } catch (error) {
+      closed()
+      throw error
+    }
+  }
+
+  /**
+   * Works in a sandbox of its own with the directory of a volume that changes its node, wherever the record says that it is. The
+   * caller keeps everything else from it.
+   */
+  async inMove<T>(row: VolumeRow, mode: 'ro' | 'rw', work: (sandbox: Sandbox) => Promise<T>): Promise<T> {
+    const id = this.#parts.newId('sb')
+    this.#owners.set(id, row.tenant)
+    try {
+      const principal = { keyId: 'cluster', tenant: row.tenant, scopes: [] }
+      const sandbox = await this.#open(principal, row, { id, mode, isMoving: true })
+      try {
+        return await work(sandbox)
+      } finally {
+        await sandbox.close()
+      }
+    } finally {
+      this.#owners.delete(id)
+    }
   }
 
   /** Copies a volume with everything in it; sandboxes that write to it stand still meanwhile. */
@@ -151,7 +197,7 @@ export class VolumeFiles {
     const id = newId('sb')
     this.#owners.set(id, to.tenant)
     try {
-      const target = await this.#open(principal, to, id, 'rw')
+      const target = await this.#open(principal, to, { id, mode: 'rw' })
       try {
         await still(volumes.usersOf(from, 'writers'), () =>
           this.use(principal, from, (source) => target.files.unpack(ROOT, source.files.pack(ROOT))),

@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest'
-import type { LiveSandbox } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../lifecycle/live-sandbox.ts'
 import { VolumeWatch } from './volume-watch.ts'
 import type { VolumeRow } from './volumes.ts'
 
-/** A fake: no real volume takes for ever to count. */
+/** A fake, because no real volume takes so long to measure. */
 const volumes = (rows: readonly VolumeRow[], ended: string[]) => ({
   written: async () => rows.filter(({ id }) => !ended.includes(id)),
   heldAndUsedBytes: ({ id }: VolumeRow) =>
@@ -11,7 +11,7 @@ const volumes = (rows: readonly VolumeRow[], ended: string[]) => ({
   usersOf: ({ id }: VolumeRow) => [{ id, sandbox: {} } as unknown as LiveSandbox],
 })
 
-test('a volume that takes for ever to count does not keep others from being counted', async () => {
+test('a volume that is slow to measure does not block the measuring of others', async () => {
   const ended: string[] = []
   const rows = ['slow', 'full'].map((id) => ({ id, name: id, sizeMb: 1 }) as VolumeRow)
   const watch = new VolumeWatch({

@@ -1,6 +1,6 @@
 import { monotonicMs } from '../../host/clock.ts'
 import type { EventSink } from '../../model/event.ts'
-import type { LiveSandbox } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../lifecycle/live-sandbox.ts'
 import type { VolumeRow, Volumes } from './volumes.ts'
 
 const EVERY_MS = 500

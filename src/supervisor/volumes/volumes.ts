@@ -1,21 +1,24 @@
 import { randomBytes } from 'node:crypto'
-import { mkdirSync, readdirSync, renameSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, renameSync } from 'node:fs'
 import { join } from 'node:path'
 import { diskUsage } from '../../host/files/disk-usage.ts'
 import { SandboxError } from '../../model/errors.ts'
-import type { EventSink } from '../../model/event.ts'
+import type { EventSink, Json } from '../../model/event.ts'
 import type { Spec } from '../../model/spec.ts'
+import { liveWithVolumes } from '../../store/sandboxes.ts'
 import type { Store } from '../../store/sql.ts'
 import {
   findVolume,
   insertVolume,
   listVolumes,
+  openForWriting,
   removeVolume,
   type VolumeQuota,
   type VolumeRow,
+  volumeById,
 } from '../../store/volumes.ts'
 import type { Principal } from '../access/keys.ts'
-import type { LiveSandbox } from '../live-sandbox.ts'
+import type { LiveSandbox } from '../lifecycle/live-sandbox.ts'
 import { removeTree } from '../private-directories.ts'
 
 export type { VolumeRow } from '../../store/volumes.ts'
@@ -61,6 +64,12 @@ export class Volumes {
   readonly #parts: Parts
   /** Sandboxes that have not ended; set after the supervisor exists. */
   live: () => Iterable<LiveSandbox> = () => []
+  /** Takes a volume from a node that does not run; set in a cluster. */
+  takeFromLost: ((row: VolumeRow) => Promise<VolumeRow>) | undefined
+  /** What this server itself has opened of each volume, besides sandboxes of callers. */
+  readonly #opened = new Map<string, { readers: number; writers: number }>()
+  /** Volumes that are about to leave this node. */
+  readonly #leaving = new Set<string>()
 
   constructor(parts: Parts) {
     this.#parts = parts
@@ -93,6 +102,9 @@ export class Volumes {
       readOnly,
       createdAt: Date.now(),
       instance: this.#parts.node ?? null,
+      version: 0,
+      archive: null,
+      archived: null,
     }
     if (row.sizeMb > maxMb)
       throw new SandboxError(
@@ -134,20 +146,40 @@ export class Volumes {
       })
     await this.#parts.trail.append({ event: 'Volume', ...facts(row), action: 'remove', key_id: keyId })
     await this.#parts.store.write((tx) => removeVolume(tx, row.id))
-    await this.#removeDirectory(row)
+    await this.dropDirectory(row)
     return row
   }
 
-  async #removeDirectory(row: VolumeRow): Promise<void> {
+  /** Removes the directory, if this server has one. */
+  async dropDirectory(row: Pick<VolumeRow, 'id'>): Promise<void> {
+    if (!existsSync(this.pathOf(row))) return
     const aside = join(this.#parts.dir, `${ASIDE}${randomBytes(6).toString('hex')}`)
     renameSync(this.pathOf(row), aside)
     await removeTree(aside)
   }
 
-  /** Removes what an interrupted removal left. A directory without a record stays: the record may be in another database. */
+  /** An empty directory for a volume that comes here. */
+  async newDirectory(row: Pick<VolumeRow, 'id'>): Promise<void> {
+    // INVARIANT: what an earlier stay left is old, and never used again.
+    await this.dropDirectory(row)
+    mkdirSync(this.pathOf(row), { mode: 0o755 })
+  }
+
+  /**
+   * Removes what an interrupted removal left, and directories of volumes that are on another node now. A directory without a record
+   * stays: the record may be in another database.
+   */
   async sweep(): Promise<void> {
-    for (const name of readdirSync(this.#parts.dir))
+    for (const name of readdirSync(this.#parts.dir)) {
       if (name.startsWith(ASIDE)) await removeTree(join(this.#parts.dir, name))
+      const row = ID.test(name) ? await volumeById(this.#parts.store, name) : undefined
+      if (row && !this.isHere(row)) await this.dropDirectory(row)
+    }
+  }
+
+  /** Whether this server has the directory. */
+  isHere({ instance }: Pick<VolumeRow, 'instance'>): boolean {
+    return instance === null || instance === this.#parts.node
   }
 
   /** Bytes on disk; undefined if counting takes too long. */
@@ -199,6 +231,14 @@ export class Volumes {
     )
   }
 
+  /** The ids of the sandboxes of other nodes that have this volume mounted. */
+  async usersElsewhere({ id, name, tenant }: VolumeRow): Promise<readonly string[]> {
+    const rows = await liveWithVolumes(this.#parts.store, tenant)
+    return rows
+      .filter((row) => mountsOf(row).some((mount) => mount.name === id || mount.name === name))
+      .map((row) => row.id)
+  }
+
   /** The volumes that sandboxes write to now, each once. */
   async written(): Promise<readonly VolumeRow[]> {
     const asked = new Map<string, { readonly tenant: string; readonly name: string }>()
@@ -217,11 +257,18 @@ export class Volumes {
   async resolve(tenant: string, sandboxId: string, spec: Spec): Promise<readonly string[]> {
     const paths: string[] = []
     for (const mount of spec.volumes ?? []) {
-      const row = await this.get(tenant, mount.name)
+      const row = await this.here(await this.get(tenant, mount.name))
       if (mount.mode !== 'ro') await this.#assertWritable(row)
       paths.push(await this.mount(row, sandboxId, mount))
     }
     return paths
+  }
+
+  /** The volume on this node; one whose node does not run is taken from it. */
+  async here(row: VolumeRow): Promise<VolumeRow> {
+    if (this.isHere(row)) return row
+    if (!this.takeFromLost) throw isElsewhere(row)
+    return this.takeFromLost(row)
   }
 
   /** Records that a sandbox gets a volume, and returns its directory. */
@@ -230,9 +277,56 @@ export class Volumes {
     sandboxId: string,
     { target, mode = 'rw' }: Omit<VolumeMount, 'name'>,
   ): Promise<string> {
-    const mounted = { action: 'mount', target, mode, sandbox_id: sandboxId }
-    await this.#parts.trail.append({ event: 'Volume', ...facts(row), ...mounted })
+    await this.#assertHere(row, mode)
+    await this.record(row, { action: 'mount', target, mode, sandbox_id: sandboxId })
     return this.pathOf(row)
+  }
+
+  /** Writes what happens to a volume to the audit log. */
+  record(row: VolumeRow, more: { readonly action: string; readonly [name: string]: Json }): Promise<void> {
+    return this.#parts.trail.append({ event: 'Volume', ...facts(row), ...more })
+  }
+
+  /** INVARIANT: a sandbox that mounts a volume is counted among its users before this is called, so the volume cannot move in between. */
+  async #assertHere(row: VolumeRow, mode: 'ro' | 'rw'): Promise<void> {
+    if (this.#leaving.has(row.id)) throw isElsewhere(row)
+    const { node, store } = this.#parts
+    if (node === undefined || row.instance === null) return
+    if (mode === 'rw' && !(await store.write((tx) => openForWriting(tx, row.id, node))))
+      throw isElsewhere(row)
+    if ((await volumeById(store, row.id))?.instance !== node) throw isElsewhere(row)
+  }
+
+  /** Counts something that this server opens itself; call the result when it is closed. */
+  opened({ id }: Pick<VolumeRow, 'id'>, mode: 'ro' | 'rw'): () => void {
+    const count = this.#opened.get(id) ?? { readers: 0, writers: 0 }
+    this.#opened.set(id, count)
+    const kind = mode === 'rw' ? 'writers' : 'readers'
+    count[kind]++
+    return () => {
+      count[kind]--
+      if (count.readers + count.writers === 0) this.#opened.delete(id)
+    }
+  }
+
+  /** Whether anything here may write to the volume. */
+  isWritten(row: VolumeRow): boolean {
+    return (this.#opened.get(row.id)?.writers ?? 0) > 0 || this.usersOf(row, 'writers').length > 0
+  }
+
+  /** Lets a volume leave: nothing opens it while the work goes on. Throws if something has it open. */
+  async leaving<T>(row: VolumeRow, work: () => Promise<T>): Promise<T> {
+    if (this.#leaving.has(row.id)) throw isElsewhere(row)
+    this.#leaving.add(row.id)
+    try {
+      const users = this.usersOf(row).map(({ id }) => id)
+      if (users.length > 0)
+        throw new SandboxError('conflict', `it is mounted in ${users.slice(0, 3).join(', ')}`)
+      if (this.#opened.has(row.id)) throw new SandboxError('conflict', 'its files are being read or written')
+      return await work()
+    } finally {
+      this.#leaving.delete(row.id)
+    }
   }
 
   async #assertWritable(row: VolumeRow): Promise<void> {
@@ -257,11 +351,17 @@ const isFull = ({ name, sizeMb }: VolumeRow): SandboxError =>
     hint: 'mount it with mode `ro`, or remove files from it first',
   })
 
+const isElsewhere = ({ name }: VolumeRow): SandboxError =>
+  new SandboxError('unreachable', `volume \`${name}\` is on another node, or on its way there`, {
+    hint: 'repeat the request',
+    retryAfterSecs: 1,
+  })
+
 const facts = ({ id, name, tenant }: VolumeRow) => ({ volume_id: id, name, tenant })
 
 type VolumeMount = NonNullable<Spec['volumes']>[number]
 
-const mountsOf = ({ spec }: LiveSandbox['row']): readonly VolumeMount[] =>
+const mountsOf = ({ spec }: Pick<LiveSandbox['row'], 'spec'>): readonly VolumeMount[] =>
   spec.includes('"volumes"') ? ((JSON.parse(spec) as Spec).volumes ?? []) : []
 
 /** SECURITY: a name that is a possible id could stand for another volume. */

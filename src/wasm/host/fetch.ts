@@ -20,6 +20,6 @@ export function publicFetcher(options: Omit<UrlOptions, 'signal'> = {}): Fetcher
       maxBytes: MAX_BODY,
       maxRedirects: 0,
     })
-    return { status: reply.status, headers: reply.headers, body: new TextDecoder().decode(reply.body) }
+    return { status: reply.status, headers: reply.headers, body: reply.body }
   }
 }

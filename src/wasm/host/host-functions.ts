@@ -90,12 +90,17 @@ async function fetchFor(parts: HostParts, params: Params, signal: AbortSignal): 
   if (!parts.fetcher) throw new HostRefusal('unsupported', 'no network is attached to this run')
   try {
     const { status, headers, body } = await parts.fetcher(requestOf(url, params), signal)
-    return { status, headers, body }
+    return { status, headers, body: bodyText(body, params.encoding === 'base64') }
   } catch (error) {
     // Only the fetcher knows the address that a host name resolves to.
     if (error instanceof SandboxError && error.code === 'ssrf-blocked') throw ssrf(parts, url, error.message)
     throw error
   }
+}
+
+const bodyText = (body: string | Uint8Array, base64: boolean): string => {
+  if (base64) return Buffer.from(body).toString('base64')
+  return typeof body === 'string' ? body : new TextDecoder().decode(body)
 }
 
 function requestOf(url: string, params: Params): FetchRequest {
@@ -108,11 +113,13 @@ function requestOf(url: string, params: Params): FetchRequest {
   const given = Object.entries(headers).filter(
     (entry): entry is [string, string] => typeof entry[1] === 'string',
   )
+  const text = typeof body === 'string' ? body : undefined
+  const binary = params.encoding === 'base64' && text !== undefined
   return {
     url,
     method,
     headers: Object.fromEntries(given),
-    body: typeof body === 'string' ? body : undefined,
+    body: binary ? Buffer.from(text, 'base64') : text,
   }
 }
 

@@ -31,13 +31,13 @@ export type FetchRequest = {
   readonly url: string
   readonly method: string
   readonly headers: Readonly<Record<string, string>>
-  readonly body: string | undefined
+  readonly body: string | Uint8Array | undefined
 }
 /** A response, truncated to the size limit by the fetcher. */
 type FetchReply = {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
-  readonly body: string
+  readonly body: string | Uint8Array
 }
 
 /** Fetches a URL. The fetcher resolves the host name and checks the address itself. */

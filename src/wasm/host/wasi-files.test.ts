@@ -178,7 +178,7 @@ describe('symbolic links', () => {
     expect(code('link', { path: 'a/b/c/l', to: 'l' })).toBe('path-traversal')
     expect(code('rename', { path: 'a/b/c', to: 'a/b/d' })).toBe('ok')
     expect(readlinkSync(at('a/b/d/l'))).toBe('../../../data')
-    // Moved by someone who does not check, it is refused at every use.
+    // Moved without a check, the link is refused at every use.
     renameSync(at('a/b/d'), at('d'))
     for (const method of ['stat', 'open'])
       expect(code(method, { path: 'd/l/secret', follow: true, read: true })).toBe('path-traversal')

@@ -69,7 +69,7 @@ describe.each(MODULES)('%s', (feature, node, bytes) => {
     expect(wasmEngine().validate(meterModule(bytes).bytes)).toBe(true)
   })
 
-  it.skipIf(runs)('is refused by name where the engine does not run it', () => {
+  it.skipIf(runs)('is refused by name if the engine does not support it', () => {
     expect(() => meterModule(bytes)).toThrow(
       expect.objectContaining({
         message: `the module uses ${feature}, which Node ${process.versions.node} cannot run`,
@@ -79,10 +79,10 @@ describe.each(MODULES)('%s', (feature, node, bytes) => {
   })
 })
 
-describe.runIf(wasmEngine().validate(list(1)))('objects of the garbage collector', () => {
+describe.runIf(wasmEngine().validate(list(1)))('garbage-collected objects', () => {
   // Without the limit, V8 ends the whole process for some of these lengths.
   it.each([1, 100, 4_000, 1_000_000, 10_000_000])(
-    'arrays of %i elements end the run, not the process',
+    'in arrays of %i elements end the run, not the process',
     async (length) => {
       const sandbox = new WasmSandbox({ fuel: 2_000_000_000, epochDeadline: 100 })
       expect(await sandbox.run(list(length))).toMatchObject({
@@ -91,7 +91,7 @@ describe.runIf(wasmEngine().validate(list(1)))('objects of the garbage collector
     },
   )
 
-  it('counts what initial values create', () => {
+  it('created by initial values are counted', () => {
     expect(() => meterModule(initialArray(1_000_000))).not.toThrow()
     expect(() => meterModule(initialArray(100_000_000))).toThrow(/create 800000016 bytes of objects/)
   })
@@ -115,11 +115,11 @@ const TRY = [0x1f, 0x40, 1, 2, 0, 0x41, 0xf4, 3, 0x10, 0, 0x0b]
 const AT_BLOCK = thrower([3, 0x40, 2, 0x40, ...TRY, 0x0b, ...COUNT, 0x49, 0x0d, 0, 0x0b])
 const AT_LOOP = thrower([3, 0x40, ...COUNT, 0x4f, 4, 0x40, 0x0f, 0x0b, ...TRY, 0x0b])
 
-describe.runIf(wasmEngine().validate(AT_BLOCK))('handlers of try_table', () => {
+describe.runIf(wasmEngine().validate(AT_BLOCK))('try_table handlers', () => {
   it.each([
     ['a block', AT_BLOCK, 50],
     ['a loop', AT_LOOP, 49],
-  ])('an exception that arrives at %s gives back its frames and keeps its fuel', async (_, bytes, times) => {
+  ])('an exception caught at %s releases its frames and keeps its fuel charged', async (_, bytes, times) => {
     const { fuel, ...result } = await new WasmSandbox({ stack: 600 }).run(bytes)
     expect(result).toMatchObject({ ok: null })
     // 501 calls of the function: one unit to enter, three for the test, four for the call, or one for the throw.
@@ -127,7 +127,7 @@ describe.runIf(wasmEngine().validate(AT_BLOCK))('handlers of try_table', () => {
     expect(fuel).toBeLessThan(times * 501 * 9)
   })
 
-  it('counts exceptions as objects, because a handler can keep them', async () => {
+  it('exceptions count as objects, because a handler can keep them', async () => {
     const endless = thrower([3, 0x40, 2, 0x40, 0x1f, 0x40, 1, 2, 0, 8, 0, 0x0b, 0x0b, 0x0c, 0, 0x0b])
     const sandbox = new WasmSandbox({ fuel: 2_000_000_000, epochDeadline: 600 })
     expect(await sandbox.run(endless)).toMatchObject({

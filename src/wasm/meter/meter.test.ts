@@ -283,7 +283,7 @@ describe('exceptions', () => {
   })
 })
 
-describe('ceilings', () => {
+describe('memory and table limits', () => {
   it('memory grows to the limit and not beyond', () => {
     const grow = (pages: number): Uint8Array =>
       plain([op.i32(pages), op.memoryGrow], { results: [I32], memory: { min: 1 } })
@@ -303,7 +303,7 @@ describe('ceilings', () => {
   })
 })
 
-describe('what is added', () => {
+describe('the rewritten module', () => {
   const globals = [{ type: I64, mutable: true, value: 5 }]
   it.each<[string, Uint8Array]>([
     ['reads the meter', plain([[0x23, 1]], { results: [I64], globals })],
@@ -313,7 +313,7 @@ describe('what is added', () => {
     ['reads our local', plain([op.get(0)], { results: [I64] })],
     ['branches to our blocks', plain([op.br(1)])],
     ['uses our block type', plain([[0x02, 2], op.i32(1), op.i32(2), op.end, op.drop, op.drop], {})],
-  ])('a module that %s is invalid and stays refused', (_, bytes) =>
+  ])('a module that %s stays invalid and is refused', (_, bytes) =>
     expect(() => meterModule(bytes)).toThrow('not a valid WebAssembly module'),
   )
   it('a module that exports a reserved name is refused', () => {
@@ -397,11 +397,11 @@ function rewriteUnchecked(bytes: Uint8Array): void {
   while (!steps.next().done);
 }
 
-describe('what is not metered is refused by name', () => {
+describe('unsupported features are refused by name', () => {
   it.each<[string, Uint8Array]>([
     ['threads', plain([[0xfe, 0x03, 0x00]])],
     ['threads (shared memory)', sharedMemory()],
-  ])('%s, though this engine runs it', (feature, bytes) => {
+  ])('%s, even if this engine supports it', (feature, bytes) => {
     expect(wasmEngine().validate(bytes)).toBe(true)
     expect(() => meterModule(bytes)).toThrow(`the module uses ${feature}, which`)
   })

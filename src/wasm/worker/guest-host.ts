@@ -1,4 +1,6 @@
-import type { GuestMessage } from './guest-protocol.ts'
+import type { WasmEngine, WasmInstance } from '../engine.ts'
+import type { HostInterfaces } from './component/types.ts'
+import type { ComponentEntry, GuestEnd, GuestMessage } from './guest-protocol.ts'
 
 /** Types shared by the classes of the worker; types only, so that no class needs an import at run time. */
 
@@ -37,6 +39,30 @@ export type SystemInterface = {
   readonly stdout: string
   /** The plug-in's error message, if it failed. */
   readonly failure?: string
+}
+
+/** The standard streams, the clock and the random numbers of a program. */
+export type ProgramIo = {
+  readonly stdout: string
+  readonly full: boolean
+  read(length: number): Uint8Array
+  write(bytes: Uint8Array): number
+  log(bytes: Uint8Array): void
+  now(wall: boolean): bigint
+  sleep(ns: number): void
+  random(bytes: Uint8Array): void
+}
+
+/** A file's status, as the host reports it; times in nanoseconds. */
+export type FileStatus = {
+  readonly kind: string
+  readonly size: number
+  readonly dev: string
+  readonly ino: string
+  readonly nlink: number
+  readonly atim: string
+  readonly mtim: string
+  readonly ctim: string
 }
 
 /** The host's reply to a file request. */
@@ -79,6 +105,23 @@ export type SystemFiles = DescriptorTable & {
   write(fd: number, vectors: number, count: number, written: number): number
 }
 
+/** What the thread gives to the classes that run components. */
+export type ComponentParts = {
+  readonly host: GuestHost
+  readonly engine: WasmEngine
+  /** Runs an action with the meter in this instance. */
+  readonly within: <T>(instance: WasmInstance, action: () => T) => T
+  readonly startName: string
+  readonly exhausted: (what: 'memory') => never
+  readonly guard: <T>(action: () => T) => T
+}
+
+/** A component that is about to run. */
+type ComponentRun = {
+  readonly interfaces: Pick<HostInterfaces, 'stdout'>
+  readonly run: () => GuestEnd
+}
+
 /** Node functions and classes that the thread uses. */
 export type ThreadParts = {
   readonly post: (message: GuestMessage) => void
@@ -91,9 +134,12 @@ export type ThreadParts = {
     host: GuestHost,
     files: SystemFiles,
     paths: Pick<SystemInterface, 'functions'>,
+    streams: ProgramIo,
   ) => SystemInterface
+  readonly streams: new (host: GuestHost) => ProgramIo
   readonly extism: new (host: GuestHost) => SystemInterface
   readonly assemblyscript: new (host: GuestHost) => Pick<SystemInterface, 'functions'>
+  readonly component: (parts: ComponentParts, entry: ComponentEntry) => ComponentRun
   readonly random: (bytes: Uint8Array) => void
   readonly fromBase64: (text: string) => Uint8Array
   readonly toBase64: (bytes: Uint8Array) => string

@@ -1,3 +1,4 @@
+import type { Definition } from '../component/definitions.ts'
 import type { WasmModule } from '../engine.ts'
 
 /** Messages between the host and the thread that runs a guest. */
@@ -9,6 +10,29 @@ export type GuestEntry =
   /** An exported function of an Extism plug-in. */
   | { readonly kind: 'plugin'; readonly name: string }
   | { readonly kind: 'run'; readonly args: readonly (number | bigint)[] }
+  | ComponentEntry
+
+/** A core module of a component, metered. */
+export type ComponentModule = {
+  readonly module: WasmModule
+  /** What one start takes of the limits: pages of memory and table elements at most. */
+  readonly pages: number
+  readonly elements: number
+  /** The length of its code and data. */
+  readonly bytes: number
+  /** Whether it can create garbage-collected objects. */
+  readonly objects: boolean
+}
+
+/** A component: its definitions, its core modules and the exported function to call. */
+export type ComponentEntry = {
+  readonly kind: 'component'
+  readonly definitions: readonly Definition[]
+  readonly modules: readonly ComponentModule[]
+  readonly limits: { readonly pages: number; readonly elements: number }
+  /** `execute`: text in, text out; `command`: `wasi:cli/run`. */
+  readonly call: { readonly kind: 'execute' | 'command'; readonly name: string }
+}
 
 /** Limits on the guest's messages and log. */
 type GuestLimits = {
@@ -18,9 +42,10 @@ type GuestLimits = {
   readonly logLines: number
 }
 
-/** One run: a new instance of a metered module. */
+/** One run: a new instance of a metered module, or of a component. */
 export type GuestJob = {
-  readonly module: WasmModule
+  /** `undefined` for a component, whose core modules are in the entry. */
+  readonly module: WasmModule | undefined
   readonly entry: GuestEntry
   /** The module's imports, already checked. */
   readonly imports: readonly { readonly module: string; readonly name: string }[]

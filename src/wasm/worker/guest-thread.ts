@@ -1,6 +1,6 @@
-import type { WasmEngine, WasmFunction, WasmGlobal, WasmInstance, WasmMemory } from '../engine.ts'
-import type { GuestHost, SystemInterface, ThreadParts } from './guest-host.ts'
-import type { GuestEnd, GuestJob, LogLine } from './guest-protocol.ts'
+import type { WasmEngine, WasmFunction, WasmGlobal, WasmInstance, WasmMemory, WasmModule } from '../engine.ts'
+import type { ComponentParts, GuestHost, SystemInterface, ThreadParts } from './guest-host.ts'
+import type { ComponentEntry, GuestEnd, GuestJob, LogLine } from './guest-protocol.ts'
 
 /**
  * The guest's side of a run. The class text becomes the worker's source (worker-source.ts), so it may use only its
@@ -16,7 +16,7 @@ export class GuestThread {
   #job!: GuestJob
   #instance: WasmInstance | undefined
   #meter: WasmGlobal | undefined
-  #system: SystemInterface | undefined
+  #system: Pick<SystemInterface, 'stdout' | 'failure'> | undefined
   /** Why a host function ended the run, and the fuel used up to that point. */
   #ended: { readonly end: GuestEnd; readonly fuel: number } | undefined
   #log: LogLine[] = []
@@ -61,7 +61,8 @@ export class GuestThread {
 
   #enter(): GuestEnd {
     const { module, exports, fuel, frames, initialize, entry } = this.#job
-    this.#instance = new this.#engine.Instance(module, this.#imports())
+    if (entry.kind === 'component') return this.#enterComponent(entry)
+    this.#instance = new this.#engine.Instance(module as WasmModule, this.#imports())
     this.#meter = this.#instance.exports[exports.meter] as WasmGlobal
     this.#meter.value = (BigInt(fuel) << 16n) | BigInt(frames)
     ;(this.#instance.exports[exports.work] as WasmGlobal).value = BigInt(fuel)
@@ -80,6 +81,65 @@ export class GuestThread {
     const result = this.#call('run', ...entry.args)
     const values = result === undefined ? [] : Array.isArray(result) ? result : [result]
     return { kind: 'values', values: values as (number | bigint)[] }
+  }
+
+  #enterComponent(entry: ComponentEntry): GuestEnd {
+    const { exports, fuel, frames } = this.#job
+    // While no core module runs, the fuel is in an instance that has nothing else.
+    const meter = { value: (BigInt(fuel) << 16n) | BigInt(frames) }
+    this.#instance = { exports: { [exports.meter]: meter, [exports.work]: { value: BigInt(fuel) } } }
+    this.#meter = meter
+    const component = this.#parts.component(this.#componentParts(), entry)
+    this.#system = component.interfaces
+    return this.#guard(() => component.run())
+  }
+
+  #componentParts(): ComponentParts {
+    return {
+      host: this.#guestHost(),
+      engine: this.#engine,
+      within: (instance, action) => this.#within(instance, action),
+      startName: this.#job.exports.start,
+      exhausted: (what) => this.#stop({ kind: 'exhausted', what }),
+      guard: (action) => this.#guard(action),
+    }
+  }
+
+  /** Runs an action with the fuel in another instance, and takes back what is left of it. */
+  #within<T>(instance: WasmInstance, action: () => T): T {
+    const from = this.#instance as WasmInstance
+    this.#moveMeter(from, instance)
+    try {
+      return action()
+    } finally {
+      if (this.#left('objects') < 0n)
+        this.#ended ??= { end: { kind: 'exhausted', what: 'memory' }, fuel: this.#job.fuel }
+      this.#moveMeter(instance, from)
+    }
+  }
+
+  #moveMeter(from: WasmInstance, to: WasmInstance): void {
+    if (from === to) return
+    for (const name of [this.#job.exports.meter, this.#job.exports.work]) {
+      const [old, next] = [from.exports[name] as WasmGlobal, to.exports[name] as WasmGlobal]
+      const { value } = old
+      // SECURITY: in this order, so that a stack overflow in between loses the fuel instead of doubling it.
+      old.value = 0n
+      next.value = value
+    }
+    this.#instance = to
+    this.#meter = to.exports[this.#job.exports.meter] as WasmGlobal
+  }
+
+  /** SECURITY: what a component does wrong ends the run with a trap, which the component cannot catch. */
+  #guard<T>(action: () => T): T {
+    try {
+      return action()
+    } catch (error) {
+      if (error instanceof this.#engine.RuntimeError || !(error instanceof Error)) throw error
+      const wrong: GuestEnd = { kind: 'abi', message: error.message.slice(0, 200) }
+      return this.#stop(this.#ended?.end ?? (error instanceof TypeError ? wrong : this.#endOf(error)))
+    }
   }
 
   #call(name: string, ...args: readonly (number | bigint)[]): unknown {
@@ -158,8 +218,10 @@ export class GuestThread {
 
   /** Charges fuel for host work; ends the run if the fuel is used up. */
   #charge(amount: number): void {
+    // SECURITY: a negative amount would give fuel back.
+    if (!(amount >= 0)) this.#stop({ kind: 'abi', message: 'a length is not valid' })
     // SECURITY: bounded, because the meter has 64 bits: an amount that overflows it would cost nothing.
-    if (this.#meter) this.#meter.value -= BigInt(Math.min(amount, 2 ** 40)) << 16n
+    if (this.#meter) this.#meter.value -= BigInt(Math.ceil(Math.min(amount, 2 ** 40))) << 16n
     const what = this.#exhausted()
     if (what !== undefined) this.#stop({ kind: 'exhausted', what })
   }
@@ -190,18 +252,20 @@ export class GuestThread {
 
   /** The system interfaces that a module imports; if it imports both, the result comes from the Extism interface. */
   #systems(modules: ReadonlySet<string>): Readonly<Record<string, Readonly<Record<string, unknown>>>> {
-    const { wasi, files, paths, extism, assemblyscript } = this.#parts
+    const { wasi, files, paths, streams, extism, assemblyscript } = this.#parts
     const rooms: Record<string, Readonly<Record<string, unknown>>> = Object.create(null)
     const host = this.#guestHost()
     this.#system = undefined
     if (modules.has('wasi_snapshot_preview1')) {
       const table = new files(host)
-      this.#system = new wasi(host, table, new paths(host, table))
-      rooms.wasi_snapshot_preview1 = this.#system.functions
+      const system = new wasi(host, table, new paths(host, table), new streams(host))
+      this.#system = system
+      rooms.wasi_snapshot_preview1 = system.functions
     }
     if (modules.has('extism:host/env')) {
-      this.#system = new extism(host)
-      rooms['extism:host/env'] = this.#system.functions
+      const system = new extism(host)
+      this.#system = system
+      rooms['extism:host/env'] = system.functions
     }
     if (modules.has('env')) rooms.env = new assemblyscript(host).functions
     return rooms
@@ -259,6 +323,9 @@ export class GuestThread {
 
   #askJson(method: string, params: Readonly<Record<string, unknown>>): unknown {
     const text = JSON.stringify(params)
+    // SECURITY: the host parses requests in its own thread.
+    if (text.length > this.#job.limits.messageBytes)
+      this.#stop({ kind: 'abi', message: `a request is longer than ${this.#job.limits.messageBytes} bytes` })
     this.#charge(1000 + text.length)
     const reply = this.#ask(method, text)
     this.#charge(reply.length)

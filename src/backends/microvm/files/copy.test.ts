@@ -190,7 +190,7 @@ describe('back from the guest', () => {
   })
 
   test.each([['../outside/planted'], ['/etc/planted'], ['x/../../outside/planted'], ['./a'], ['x//y'], ['']])(
-    'a name that leads outside ends it all: %s',
+    'a name that leads outside the mount stops the copy: %s',
     async (name) => {
       await expect(takeBack([{ name: name || ' '.trim(), content: 'x' }])).rejects.toThrow(
         /leads outside|unsupported entry/,
@@ -301,7 +301,7 @@ describe('back from the guest', () => {
     ['a hard link', [{ name: 'd', type: '1', link: '/etc/passwd' }]],
     ['a directory with content', [{ name: 'd', type: '5', size: 512, content: '' }]],
     ['more than the limit', [{ name: 'd', content: 'x', size: 10_000_000 }]],
-    ['a file that is cut', [{ name: 'd', content: '', size: 100_000 }]],
+    ['a truncated file', [{ name: 'd', content: '', size: 100_000 }]],
   ] as const)('%s is refused', async (_, entries) => {
     await expect(takeBack(entries)).rejects.toMatchObject({ code: 'path-traversal' })
   })

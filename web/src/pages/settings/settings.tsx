@@ -65,7 +65,7 @@ function SettingRow({
     <tr>
       <td className="mono">{name}</td>
       <td>
-        <code>{valueText(value)}</code> {configured && <Badge word="set" />}
+        <code className="wrap">{valueText(value)}</code> {configured && <Badge word="set" />}
       </td>
       <td className="wide-only dim">{description.replaceAll('`', '')}</td>
     </tr>
