@@ -38,7 +38,7 @@ export const Sandbox = {
       const open = await inLibraryWords(() => ringfence.gate.open(spec))
       const sandbox = new LibrarySandbox(open, timeoutMs)
       OPEN.set(sandbox.id, sandbox)
-      open.onClose(async () => void OPEN.delete(sandbox.id))
+      onEnd(sandbox, () => void OPEN.delete(sandbox.id))
       open.onClose(() => ringfence.close())
       return sandbox
     } catch (error) {
@@ -73,9 +73,15 @@ export const Sandbox = {
     const made = Sandbox.create(spec, options)
     NAMED.set(name, { spec: asked, made })
     const forget = (): void => void (NAMED.get(name)?.made === made && NAMED.delete(name))
-    made.then((sandbox) => sandbox.onClose(forget), forget)
+    made.then((sandbox) => onEnd(sandbox, forget), forget)
     return made
   },
+}
+
+/** Calls the action when the sandbox ends by itself or is closed; before `ended` resolves for the caller. */
+function onEnd(sandbox: LibrarySandbox, action: () => void): void {
+  sandbox.ended.then(action, action)
+  sandbox.onClose(action)
 }
 
 /** Inspects and runs skills. */

@@ -106,8 +106,8 @@ describe('the timeout of a sandbox', () => {
     const sandbox = await Sandbox.create({ workspace }, { ...options, timeoutMs: 300 })
     const running = await sandbox.spawn('sleep 60')
     await sandbox.ended
-    expect((await running.result.catch(() => ({ exitCode: 137 }))).exitCode).toBe(137)
     expect(() => Sandbox.get(sandbox.id)).toThrow('no open sandbox')
+    expect((await running.result.catch(() => ({ exitCode: 137 }))).exitCode).toBe(137)
   })
   test('is never shortened by extendTimeout, and stops while the sandbox is paused', async () => {
     await using sandbox = await Sandbox.create({ workspace }, { ...options, timeoutMs: 600_000 })
