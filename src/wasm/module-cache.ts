@@ -19,7 +19,8 @@ type Compiled = { readonly module: WasmModule; readonly shape: ModuleShape }
 /** Smaller metered modules take less time than a file. */
 const WORTH_KEEPING = 64 * 1024
 const MAX_ENTRIES = 128
-const MAX_BYTES = 128 * 1024 * 1024
+/** V8 makes up to 25 bytes of machine code for each byte, which live as long as the module (decision 0124). */
+const MAX_BYTES = 64 * 1024 * 1024
 
 type Entry = { readonly loaded: Promise<LoadedModule>; readonly bytes: number }
 

@@ -164,6 +164,20 @@ describe('compiling', () => {
     expect('error' in result && result.error.message).toContain('loops')
   })
 
+  it('counts towards the deadline of the run, function by function', async () => {
+    // `if` without a body.
+    const body = [Array.from({ length: 60_000 }, () => [0x41, 0, 0x04, 0x40, 0x0b]).flat()]
+    const functions = Array.from({ length: 8 }, () => ({ body }))
+    const large = plain(
+      functions.map((_, at) => op.call(at + 1)),
+      { functions },
+    )
+    const result = await new WasmSandbox({ runner, fuel: MUCH, epochDeadline: 1 }).run(large)
+    expect(result).toMatchObject({ error: { code: 'timeout' } })
+    // To compile all of them takes seconds.
+    if (process.env.RINGFENCE_FULL) expect(result.durationMs).toBeLessThan(1500)
+  })
+
   it.runIf(process.env.RINGFENCE_FULL)(
     'leaves the process idle soon after the largest accepted module',
     async () => {

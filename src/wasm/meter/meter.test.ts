@@ -374,6 +374,16 @@ describe('the rewritten module', () => {
     const again = await loadMetered(mixed)
     expect(Buffer.from(meterModule(mixed).bytes).equals(again.bytes)).toBe(true)
   })
+  it('gives up when it takes too long', async () => {
+    const functions = Array.from({ length: 500 }, () => ({
+      body: Array(200)
+        .fill([op.i32(1), [0x1a]])
+        .flat(),
+    }))
+    await expect(loadMetered(plain([], { functions }), { loadMs: 1 })).rejects.toMatchObject({
+      code: 'resource-limit-exceeded',
+    })
+  })
   it('ignores later changes of the input bytes', async () => {
     const bytes = plain([op.i32(7)], { results: [I32] })
     const loading = loadMetered(bytes)

@@ -20,11 +20,12 @@ const PAGE_BYTES = 65_536
  */
 const MAX_OBJECT_MB = 64
 
-/** Limits that are written into the module. */
+/** Limits that are written into the module, and the time that preparing it may take. */
 export type MeterOptions = {
   readonly memoryMb?: number
   readonly tableElements?: number
   readonly initial?: InitialMeter
+  readonly loadMs?: number
 }
 
 /** A metered module and the outline of the original module. */
@@ -46,17 +47,26 @@ export function meterModule(original: Uint8Array, options: MeterOptions = {}): M
 }
 
 const SLICE_MS = 5
+/** The largest module that is accepted takes less than a second to prepare. */
+const LOAD_MS = 10_000
 /** For smaller modules, synchronous validation is faster than compiling in the background. */
 const SMALL_BYTES = 256 * 1024
 
-/** Meters and compiles a module without blocking the caller's event loop on a large module. */
+/**
+ * Validates, meters and compiles a module without blocking the caller's event loop on a large one. SECURITY: it ends after `loadMs`.
+ * V8 compiles each function when it is called first, so that time counts towards the deadline of the run (decision 0124).
+ */
 export async function loadMetered(
   original: Uint8Array,
   options: MeterOptions = {},
 ): Promise<MeteredModule & { readonly module: WasmModule }> {
+  const { loadMs = LOAD_MS } = options
+  const deadline = performance.now() + loadMs
   const bytes = ownCopy(original)
   if (!(await isValid(bytes))) throw invalidModule(bytes)
-  const metered = await inSlices(rewriteSteps(bytes, options))
+  const metered = await inSlices(rewriteSteps(bytes, options), () => {
+    if (performance.now() > deadline) throw tooSlow(loadMs)
+  })
   try {
     return { ...metered, module: await wasmEngine().compile(metered.bytes) }
   } catch {
@@ -74,12 +84,13 @@ async function isValid(bytes: Uint8Array): Promise<boolean> {
     )
 }
 
-async function inSlices<T>(steps: Generator<void, T, void>): Promise<T> {
+async function inSlices<T>(steps: Generator<void, T, void>, checkTime: () => void): Promise<T> {
   let sliceEnd = performance.now() + SLICE_MS
   for (;;) {
     const step = steps.next()
     if (step.done) return step.value
     if (performance.now() < sliceEnd) continue
+    checkTime()
     await new Promise((resolve) => setImmediate(resolve))
     sliceEnd = performance.now() + SLICE_MS
   }
@@ -92,6 +103,11 @@ function ownCopy(original: Uint8Array): Uint8Array {
   }
   return Uint8Array.from(original)
 }
+
+const tooSlow = (ms: number): SandboxError =>
+  new SandboxError('resource-limit-exceeded', `the module was not ready to run after ${ms} ms`, {
+    hint: 'make it smaller, or try again when the machine is less busy',
+  })
 
 const noRoom = (): SandboxError =>
   new SandboxError('unsupported', 'the module leaves no room for the meter', {
