@@ -12,6 +12,9 @@ afterAll(() => rmSync(place, { recursive: true, force: true }))
 const program = join(packageRoot(), 'dist', 'cli', 'ringfence.cjs')
 
 type Done = { readonly code: number; readonly stdout: string; readonly stderr: string }
+/** Tests run beside others on a busy machine; the default is one second. */
+const PATIENT = '[sandbox]\nwasm_epoch_deadline = 300\n'
+
 const as =
   (user: string) =>
   (...args: readonly string[]): Promise<Done> => {
@@ -20,7 +23,9 @@ const as =
       HOME: join(place, user),
       RINGFENCE_HOME: join(place, user, 'state'),
     }
-    mkdirSync(join(place, user), { recursive: true })
+    const settings = join(place, user, '.config', 'ringfence')
+    mkdirSync(settings, { recursive: true })
+    writeFileSync(join(settings, 'ringfence.toml'), PATIENT)
     return new Promise((resolve) =>
       execFile(process.execPath, [program, ...args], { cwd: place, env }, (error, stdout, stderr) =>
         resolve({ code: typeof error?.code === 'number' ? error.code : 0, stdout, stderr }),
@@ -30,7 +35,7 @@ const as =
 
 const config = (name: string, text: string): string => {
   const file = join(place, `${name}.toml`)
-  writeFileSync(file, `[skills]\n${text}\n`)
+  writeFileSync(file, `${PATIENT}[skills]\n${text}\n`)
   return file
 }
 
