@@ -74,9 +74,13 @@ async function first(client, spec) {
   return ms
 }
 
-async function interactive(client) {
+/** `pauseMs` lets a pool fill up again before the next create. */
+async function interactive(client, pauseMs = 0) {
   const times = []
-  for (let round = 0; round < rounds; round++) times.push(await first(client))
+  for (let round = 0; round < rounds; round++) {
+    times.push(await first(client))
+    await new Promise((resolve) => setTimeout(resolve, pauseMs))
+  }
   return times
 }
 
@@ -225,8 +229,10 @@ try {
   await server.stop()
   const pooled = await start('pooled', '[server]\npool = [{ size = 4 }]\n')
   await new Promise((resolve) => setTimeout(resolve, 1000))
-  const taken = await interactive(pooled.client)
-  row('time to interactive with a pool, p50', at(taken, 0.5), 'ms', 15)
+  const emptied = await interactive(pooled.client)
+  row('time to interactive with a pool that is empty by now, p50', at(emptied, 0.5), 'ms')
+  const taken = await interactive(pooled.client, 200)
+  row('time to interactive with a pool, p50', at(taken, 0.5), 'ms', 5)
   goal('HTTP: create + first command with a pool, p50', at(taken, 0.5), at(taken, 0.99))
   await pooled.stop()
   console.log('published elsewhere, for comparison: Daytona 186 ms, E2B 491 ms')

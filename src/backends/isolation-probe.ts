@@ -12,12 +12,34 @@ const namespaceLink = (name: string): string => `/proc/self/ns/${name}`
 /** The program that tells in which namespaces it runs. */
 const SHOW_NAMESPACES: readonly [string, ...string[]] = ['readlink', ...OWN_NAMESPACES.map(namespaceLink)]
 
-/** Whether a command has namespaces that are not those of its sandbox, which the agent reported when it was ready. */
-export async function hasOwnNamespaces(
-  sandbox: Pick<BackendSandbox, 'exec'>,
-  status: ReadonlyMap<string, string>,
+/** A sandbox whose agent reports its namespaces. */
+type ProbedSandbox = Pick<BackendSandbox, 'exec' | 'close'> & {
+  readonly status: () => Promise<ReadonlyMap<string, string>>
+}
+
+/** Whether a command gets namespaces that are not those of its sandbox. A host that forbids it keeps everything else. */
+export async function isolatesCommands(
+  open: () => Promise<ProbedSandbox>,
   argv = SHOW_NAMESPACES,
 ): Promise<boolean> {
+  try {
+    const sandbox = await open()
+    try {
+      return await hasOwnNamespaces(sandbox, argv)
+    } finally {
+      await sandbox.close()
+    }
+  } catch {
+    return false
+  }
+}
+
+/** Compares with what the agent reported when it was ready. */
+async function hasOwnNamespaces(
+  sandbox: ProbedSandbox,
+  argv: readonly [string, ...string[]],
+): Promise<boolean> {
+  const status = await sandbox.status()
   const { stdout } = await sandbox.exec({ argv })
   const own = Buffer.from(stdout).toString().trim().split('\n')
   return OWN_NAMESPACES.every((name, index) => {

@@ -18,7 +18,7 @@ import type { Backend, BackendSandbox, ExecIo, OpenOptions, Probe, Wrapped, Wrap
 import { areTimeLimits } from '../guest-command.ts'
 import { GuestSandbox, type GuestTransport } from '../guest-sandbox.ts'
 import { hasEverything, isIsolated, sharedEnvironment, takerOf } from '../isolated-command.ts'
-import { BETWEEN, hasOwnNamespaces } from '../isolation-probe.ts'
+import { BETWEEN, isolatesCommands } from '../isolation-probe.ts'
 import { hostUserOf } from './host-user.ts'
 import {
   type LaunchContext,
@@ -114,15 +114,7 @@ class Bubblewrap implements Backend, Wrapper {
   /** Whether a command gets namespaces that are not those of its sandbox; a host that forbids it keeps everything else. */
   async #isolates(): Promise<boolean> {
     const plan = this.#parts.probePlan('command')
-    if (!isIsolated(plan)) return false
-    const sandbox = new GuestSandbox(plan, this.#transport(plan, {}))
-    try {
-      return await hasOwnNamespaces(sandbox, await sandbox.status())
-    } catch {
-      return false
-    } finally {
-      await sandbox.close()
-    }
+    return isIsolated(plan) && isolatesCommands(async () => new GuestSandbox(plan, this.#transport(plan, {})))
   }
 
   fingerprint(): string {

@@ -17,7 +17,7 @@ import { containerFields, expectedMounts } from '../guest-config.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from '../gvisor/own-kernel.ts'
 import type { ImageStore } from '../images/store.ts'
 import { isIsolated } from '../isolated-command.ts'
-import { BETWEEN, hasOwnNamespaces } from '../isolation-probe.ts'
+import { BETWEEN, isolatesCommands } from '../isolation-probe.ts'
 import { Container } from './container.ts'
 import {
   assembleRoot,
@@ -137,16 +137,8 @@ class Docker implements Backend {
   async #canIsolate({ engine }: EngineImages, image: string): Promise<boolean> {
     const plan = this.#parts.probePlan('command')
     if (!this.#isolates(plan)) return false
-    try {
-      const sandbox = new ContainerSandbox(plan, await this.#prepare(plan, engine, image))
-      try {
-        return await hasOwnNamespaces(sandbox, await sandbox.status(), [AGENT_TARGET, 'namespaces'])
-      } finally {
-        await sandbox.close()
-      }
-    } catch {
-      return false
-    }
+    const open = async () => new ContainerSandbox(plan, await this.#prepare(plan, engine, image))
+    return isolatesCommands(open, [AGENT_TARGET, 'namespaces'])
   }
 
   fingerprint(): string {

@@ -24,7 +24,7 @@ import { containerFields } from '../guest-config.ts'
 import type { ImageStore } from '../images/store.ts'
 import { noteUse } from '../images/uses.ts'
 import { isIsolated } from '../isolated-command.ts'
-import { BETWEEN, hasOwnNamespaces } from '../isolation-probe.ts'
+import { BETWEEN, isolatesCommands } from '../isolation-probe.ts'
 import { AGENT_TARGET, type Bundle, bundleOf, type Root } from './launch.ts'
 import { OWN_KERNEL_CLAIMS, ownKernelLayers, refuseUnkept } from './own-kernel.ts'
 import { Runsc, type RunscHost } from './runsc.ts'
@@ -102,17 +102,7 @@ class Gvisor implements Backend {
   /** Whether a command gets namespaces that are not those of its sandbox; older builds of gVisor cannot mount inside. */
   async #canIsolate(): Promise<boolean> {
     const plan = this.#parts.probePlan('command')
-    if (!isIsolated(plan)) return false
-    try {
-      const sandbox = await this.open(plan)
-      try {
-        return await hasOwnNamespaces(sandbox, await sandbox.status())
-      } finally {
-        await sandbox.close()
-      }
-    } catch {
-      return false
-    }
+    return isIsolated(plan) && isolatesCommands(() => this.open(plan))
   }
 
   fingerprint(): string {

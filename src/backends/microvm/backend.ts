@@ -12,7 +12,7 @@ import { type Arch, assemble, encode } from '../bubblewrap/seccomp.ts'
 import { refuseUnfit } from '../container-files.ts'
 import type { Image, ImageStore } from '../images/store.ts'
 import { isIsolated } from '../isolated-command.ts'
-import { BETWEEN, hasOwnNamespaces } from '../isolation-probe.ts'
+import { BETWEEN, isolatesCommands } from '../isolation-probe.ts'
 import type { Driver } from './drivers/driver.ts'
 import type { ProtectedNameOf } from './files/copy-out.ts'
 import { sweepMachines } from './guest-machine.ts'
@@ -131,15 +131,7 @@ class Microvm implements Backend {
   /** Whether a command gets namespaces that are not those of its sandbox; a kernel that forbids it keeps everything else. */
   async #isolates(): Promise<boolean> {
     const plan = this.#parts.probePlan('command')
-    if (!isIsolated(plan)) return false
-    const sandbox = await this.open(plan)
-    try {
-      return await hasOwnNamespaces(sandbox, await sandbox.status())
-    } catch {
-      return false
-    } finally {
-      await sandbox.close()
-    }
+    return isIsolated(plan) && isolatesCommands(() => this.open(plan))
   }
 
   fingerprint(): string {

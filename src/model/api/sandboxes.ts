@@ -7,8 +7,8 @@ import { arrayOf, described, nullable, pageOf, string, time } from './fields.ts'
 
 const integer = () => number({ integer: true })
 
-/** The states of a sandbox as callers see them; `executing` is ready with a command running. */
-export const SHOWN_STATES = [
+/** The states of a sandbox as they are stored. */
+export const STATES = [
   'requested',
   'provisioning',
   'ready',
@@ -16,8 +16,9 @@ export const SHOWN_STATES = [
   'destroying',
   'destroyed',
   'failed',
-  'executing',
 ] as const
+/** The states of a sandbox as callers see them; `executing` is ready with a command running, and never stored. */
+export const SHOWN_STATES = [...STATES, 'executing'] as const
 /** The state of a sandbox as callers see it. */
 export type SandboxState = (typeof SHOWN_STATES)[number]
 

@@ -1,21 +1,12 @@
-import type { SandboxState } from '../../model/api/sandboxes.ts'
+import type { SandboxState, STATES } from '../../model/api/sandboxes.ts'
 import { SandboxError } from '../../model/errors.ts'
 
 /** The state machine of a sandbox; every transition goes through `move`. */
 
-export const STATES = [
-  'requested',
-  'provisioning',
-  'ready',
-  'paused',
-  'destroying',
-  'destroyed',
-  'failed',
-] as const
 /** A state of a sandbox. */
 export type State = (typeof STATES)[number]
 
-/** `executing` is shown for a ready sandbox with a running command; it is never stored. */
+/** A state as callers see it. */
 export type ShownState = SandboxState
 
 /** The states that may follow each state. */
