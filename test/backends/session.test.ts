@@ -107,6 +107,13 @@ describe('input and output', () => {
     expect(await writing).toBe('refused')
   })
 
+  test('a command that closed its input does not block the writer', async () => {
+    await using sandbox = await testHost.open()
+    const running = await sandbox.spawn('exec <&-; echo closed; sleep 60', { stdin: true })
+    for await (const { data } of running) if (text(data).includes('closed')) break
+    await running.write(Buffer.alloc(4_000_000))
+  })
+
   test('stderr is separate, and all output arrives before the exit', async () => {
     await using sandbox = await testHost.open()
     for (let round = 0; round < 20; round++) {

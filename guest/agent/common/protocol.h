@@ -49,7 +49,7 @@ enum {
   MAX_BYTES = 65536, /* longest payload of a frame of plain bytes from the agent */
   WINDOW = 262144, /* bytes of a command's output or of a stream that the agent may send before the host extends the window */
   STREAM_WINDOW = 1048576, /* bytes of a stream that the host may send before the agent extends the window */
-  INPUT_WINDOW = 65536, /* bytes of standard input that the host may send before the agent extends the window */
+  INPUT_WINDOW = 262144, /* bytes of standard input that the host may send before the agent extends the window */
   ID_COUNT = 65536, /* users and groups of a sandbox with a root user */
   USER_UID = 1000, /* the user and group `user` in a sandbox with a root user */
   SANDBOX_UID = 100000, /* the sandbox's user and group as the virtual machine's kernel sees them */

@@ -25,6 +25,7 @@ struct command {
   int64_t unread[2];   /* bytes of output that were unread when it exited */
   char *input;         /* what the command has not read yet */
   size_t input_length;
+  size_t input_taken; /* bytes that were passed on since the host was last told */
   bool input_eof;
   struct command *next;
 };

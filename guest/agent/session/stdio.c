@@ -87,18 +87,27 @@ static void output_ready(struct watch *watch, uint32_t events) {
   stdio_finish(command);
 }
 
+/* Each message lets the host send as much again, so small ones would cut the input into small pieces. */
+static void extend_input_window(struct command *command, size_t taken) {
+  command->input_taken += taken;
+  if (!command->input_taken || (command->input_length && command->input_taken < INPUT_WINDOW / 4)) return;
+  send_number_frame(FRAME_WINDOW, command->id, (uint32_t)command->input_taken);
+  command->input_taken = 0;
+}
+
 static void write_input(struct command *command) {
   if (command->in.fd < 0) return;
   ssize_t sent = command->input_length ? write(command->in.fd, command->input, command->input_length) : 0;
   if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+    size_t dropped = command->input_length;
     command->input_length = 0;
     watch_close(&command->in); /* the command closed its standard input */
-    return;
+    return extend_input_window(command, dropped);
   }
   if (sent > 0) {
     command->input_length -= (size_t)sent;
     memmove(command->input, command->input + sent, command->input_length);
-    send_number_frame(FRAME_WINDOW, command->id, (uint32_t)sent);
+    extend_input_window(command, (size_t)sent);
   }
   if (command->input_length) watch_set_events(&command->in, WRITABLE);
   else if (command->input_eof) watch_close(&command->in);

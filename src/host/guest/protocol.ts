@@ -96,7 +96,7 @@ export const WINDOW = 262_144
 /** bytes of a stream that the host may send before the agent extends the window */
 export const STREAM_WINDOW = 1_048_576
 /** bytes of standard input that the host may send before the agent extends the window */
-export const INPUT_WINDOW = 65_536
+export const INPUT_WINDOW = 262_144
 /** users and groups of a sandbox with a root user */
 export const ID_COUNT = 65_536
 /** the user and group `user` in a sandbox with a root user */
