@@ -20,7 +20,14 @@ import type { Plan } from '../../src/model/plan.ts'
 import type { Isolation } from '../../src/model/spec.ts'
 import { isFine, runSuite } from '../../src/prove/suite.ts'
 import { ORDINARY, type Report, suiteAs } from '../conformance/as-user.ts'
-import { skipped, startDocker, type TestEngine, testImages, testState } from '../conformance/engines.ts'
+import {
+  GROUPS,
+  skipped,
+  startDocker,
+  type TestEngine,
+  testImages,
+  testState,
+} from '../conformance/engines.ts'
 import { makeWorld, packageRoot, planOf } from '../conformance/world.ts'
 import { canHaveRoot } from '../root/root-host.ts'
 
@@ -113,7 +120,7 @@ describe.concurrent('every guarantee that a container engine claims holds agains
   })
 })
 
-/** Counts of everything that a container may leave behind on the host. */
+/** Counts of everything that a container of this process may leave behind on the host. */
 function leftovers(): Readonly<Record<string, number>> {
   const groups = (dir: string): number => {
     try {
@@ -122,28 +129,29 @@ function leftovers(): Readonly<Record<string, number>> {
       return 0
     }
   }
-  const named = (pattern: RegExp): number =>
+  const processes = (file: 'cmdline' | 'cgroup', pattern: RegExp): number =>
     readdirSync('/proc').filter((pid) => {
       try {
-        return pattern.test(readFileSync(`/proc/${pid}/cmdline`, 'latin1'))
+        return pattern.test(readFileSync(`/proc/${pid}/${file}`, 'latin1'))
       } catch {
         return false
       }
     }).length
+  const key = processKey(process.pid)
   return {
-    groups: groups('/sys/fs/cgroup/pids/rf-docker') + groups('/sys/fs/cgroup/memory/rf-docker'),
-    runsc: readdirSync('/sys/fs/cgroup/memory').filter((name) => name.startsWith('ringfence-container'))
-      .length,
-    descriptors: readdirSync('/proc/self/fd').length,
-    directories: readdirSync(join(testState(), 'run')).filter((name) =>
-      name.startsWith(`container-${processKey(process.pid)}`),
+    groups: groups(`/sys/fs/cgroup/pids/${GROUPS}`) + groups(`/sys/fs/cgroup/memory/${GROUPS}`),
+    runsc: readdirSync('/sys/fs/cgroup/memory').filter((name) =>
+      name.startsWith(`ringfence-container-${key}`),
     ).length,
-    agents: named(/^\/\.ringfence\/agent/),
-    gofers: named(new RegExp(`runsc.*container-${processKey(process.pid)}`)),
+    descriptors: readdirSync('/proc/self/fd').length,
+    directories: readdirSync(join(testState(), 'run')).filter((name) => name.startsWith(`container-${key}`))
+      .length,
+    agents: processes('cgroup', new RegExp(`/${GROUPS}/`)),
+    gofers: processes('cmdline', new RegExp(`runsc.*container-${key}`)),
   }
 }
 
-/** Counts that are still higher than before after 5 s; lower counts are fine, other tests run on this machine. */
+/** Counts that are still higher than before after 5 s. */
 async function more(before: Readonly<Record<string, number>>): Promise<readonly string[]> {
   const grown = (): readonly string[] =>
     Object.entries(leftovers())

@@ -194,9 +194,10 @@ async function stop(child: ChildProcess, dir: string): Promise<void> {
   removeGroups()
 }
 
-const GROUPS = 'rf-docker'
+/** The parent of its containers' cgroups; one for each process, so that tests in parallel do not count each other's. */
+export const GROUPS = `rf-docker-${process.pid}`
 
-/** Removes the parent of its containers' cgroups, unless another engine still uses it. */
+/** Removes it, unless another engine of this process still uses it. */
 function removeGroups(): void {
   for (const controller of ['', ...readdirSync('/sys/fs/cgroup')])
     try {
