@@ -1,7 +1,7 @@
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import type { StoreTrail } from '../audit/store-trail.ts'
 import { NodeAdmin } from '../cluster/node-admin.ts'
-import { safeFetch } from '../egress/safe-fetch.ts'
+import { safeFetch } from '../egress/fetch/safe-fetch.ts'
 import { Review, reviewedId } from '../host/review/review.ts'
 import type { WritableRoots } from '../host/root/writable-roots.ts'
 import type { CLUSTER_ROLES, Config } from '../model/config.ts'

@@ -1,5 +1,5 @@
 import type { Client, Transport } from '@modelcontextprotocol/client'
-import { proxiedFetch } from '../../egress/proxied-fetch.ts'
+import { proxiedFetch } from '../../egress/fetch/proxied-fetch.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Event } from '../../model/event.ts'
 import type { McpServerConfig } from '../../model/mcp-config.ts'

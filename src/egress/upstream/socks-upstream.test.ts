@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import type { Connection } from './connection.ts'
+import type { Connection } from '../connection.ts'
+import { talk, World } from '../testkit/world.ts'
 import { parseUpstream } from './socks-upstream.ts'
-import { talk, World } from './testkit/world.ts'
 
 /** A sandbox's connections through a SOCKS5 proxy of the operator; here that is another proxy of ours. */
 

@@ -1,7 +1,7 @@
 import type { Duplex } from 'node:stream'
-import { SandboxError } from '../model/errors.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { type Source, write } from '../source.ts'
 import type { Framing } from './message.ts'
-import { type Source, write } from './source.ts'
 
 /** How many bytes of a chunk belong to the body. */
 type Scan = { readonly taken: number; readonly done: boolean }

@@ -1,7 +1,7 @@
 import { type ClientRequest, request as httpRequest, type IncomingMessage } from 'node:http'
 import { type Duplex, duplexPair, Readable } from 'node:stream'
 import { connect as tlsConnect } from 'node:tls'
-import { SandboxError } from '../model/errors.ts'
+import { SandboxError } from '../../model/errors.ts'
 
 /** Requests of this process that go through an egress proxy, so that its checks, records and secrets apply to them. */
 

@@ -1,13 +1,13 @@
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
-import { LONGEST_TIMER_MS } from '../host/clock.ts'
-import { SandboxError } from '../model/errors.ts'
-import { MAX_REDIRECTS, redirectOf } from '../policy/network/fetch-walk.ts'
-import { type NetworkPolicy, networkPolicyOf, type Target } from '../policy/network/network.ts'
-import { cancelSignalOf } from './cancel.ts'
-import { dial, type Resolve } from './dial.ts'
+import { LONGEST_TIMER_MS } from '../../host/clock.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { MAX_REDIRECTS, redirectOf } from '../../policy/network/fetch-walk.ts'
+import { type NetworkPolicy, networkPolicyOf, type Target } from '../../policy/network/network.ts'
+import { cancelSignalOf } from '../cancel.ts'
+import { dial, type Resolve } from '../upstream/dial.ts'
+import { resolveJudged } from '../upstream/resolve.ts'
 import { ask, callerHeaders, flatHeaders, readBody, redirected, type Sent } from './request.ts'
-import { resolveJudged } from './resolve.ts'
 
 /** Permitted targets, and how names are resolved. */
 export type UrlOptions = {

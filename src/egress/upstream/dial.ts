@@ -1,9 +1,9 @@
 import { lookup } from 'node:dns/promises'
 import { connect, isIP, type LookupFunction, type OnReadOpts, type Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
-import { SandboxError } from '../model/errors.ts'
-import { isSamePeer } from '../policy/network/network.ts'
-import type { CancelSignal } from './cancel.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { isSamePeer } from '../../policy/network/network.ts'
+import type { CancelSignal } from '../cancel.ts'
 import { connectThrough, type SocksUpstream } from './socks-upstream.ts'
 
 /** Resolves all addresses of a name. A failure may throw; it blocks like an empty result. */

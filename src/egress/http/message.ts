@@ -1,5 +1,5 @@
-import { SandboxError } from '../model/errors.ts'
-import { GrowingBuffer, type Source } from './source.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { GrowingBuffer, type Source } from '../source.ts'
 
 /**
  * HTTP/1.1 heads, parsed strictly and serialized again: ambiguous input is rejected, so that no server

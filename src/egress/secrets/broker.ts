@@ -1,11 +1,11 @@
 import { randomBytes } from 'node:crypto'
-import type { Secret } from '../host/secrets/secret.ts'
-import { SandboxError } from '../model/errors.ts'
-import type { SecretGrant } from '../policy/grants/secret-grant.ts'
-import type { Target } from '../policy/network/network.ts'
-import type { Rewrite } from './body.ts'
-import type { Scrub } from './exchange.ts'
-import type { Headers } from './message.ts'
+import type { Secret } from '../../host/secrets/secret.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { SecretGrant } from '../../policy/grants/secret-grant.ts'
+import type { Target } from '../../policy/network/network.ts'
+import type { Rewrite } from '../http/body.ts'
+import type { Scrub } from '../http/exchange.ts'
+import type { Headers } from '../http/message.ts'
 import { needlesOf, percentEncoded, Scrubber, scrubName } from './scrub.ts'
 
 /** A secret in the proxy; the sandbox has only the placeholder. */

@@ -1,8 +1,8 @@
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { EgressProxy } from '../proxy.ts'
 import { proxiedFetch } from './proxied-fetch.ts'
-import { EgressProxy } from './proxy.ts'
 
 /** Requests of this process through a proxy, to a server that behaves badly. */
 

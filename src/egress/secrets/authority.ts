@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { createSecureContext, type SecureContext } from 'node:tls'
-import { authorityCertificate, hostCertificate, makeKeys, nameOf } from '../host/net/certificate.ts'
+import { authorityCertificate, hostCertificate, makeKeys, nameOf } from '../../host/net/certificate.ts'
 
 /**
  * The certificate authority of one sandbox. Its key never leaves this process; only that sandbox trusts it, and it is used

@@ -1,8 +1,9 @@
 import type { Duplex } from 'node:stream'
-import { SandboxError } from '../model/errors.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { dialJudged, type EgressConnection, type Upstream } from '../connection.ts'
+import type { Core } from '../core.ts'
+import type { Source } from '../source.ts'
 import { forwardBody, type Rewrite } from './body.ts'
-import { dialJudged, type EgressConnection, type Upstream } from './connection.ts'
-import type { Core } from './core.ts'
 import {
   endToEnd,
   type Framing,
@@ -15,7 +16,6 @@ import {
   responseFraming,
   valuesOf,
 } from './message.ts'
-import type { Source } from './source.ts'
 
 /** Removes secret values from a response. */
 export type Scrub = {

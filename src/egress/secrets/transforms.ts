@@ -1,7 +1,7 @@
-import { SandboxError } from '../model/errors.ts'
-import { type HostRule, hostRuleFor, parseHostRules } from '../policy/network/hosts.ts'
-import type { Target } from '../policy/network/network.ts'
-import type { Headers } from './message.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { type HostRule, hostRuleFor, parseHostRules } from '../../policy/network/hosts.ts'
+import type { Target } from '../../policy/network/network.ts'
+import type { Headers } from '../http/message.ts'
 
 /** Headers that the proxy sets in requests to a host, in place of those that the sandbox sent. */
 export type HeaderTransform = { readonly host: string; readonly headers: Readonly<Record<string, string>> }

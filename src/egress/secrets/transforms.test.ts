@@ -1,8 +1,8 @@
 import type { RequestListener } from 'node:http'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Secret } from '../host/secrets/secret.ts'
+import { Secret } from '../../host/secrets/secret.ts'
+import { talk, World } from '../testkit/world.ts'
 import { brokerSecret } from './broker.ts'
-import { talk, World } from './testkit/world.ts'
 import { Transforms } from './transforms.ts'
 
 /** Headers that the proxy sets, overriding the sandbox's. */

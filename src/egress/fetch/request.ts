@@ -1,6 +1,6 @@
 import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:http'
 import type { Socket } from 'node:net'
-import { SandboxError } from '../model/errors.ts'
+import { SandboxError } from '../../model/errors.ts'
 
 /** The request of one hop of a fetch. */
 export type Sent = {

@@ -1,5 +1,5 @@
 import { isIP, isIPv6, type Socket } from 'node:net'
-import { SandboxError } from '../model/errors.ts'
+import { SandboxError } from '../../model/errors.ts'
 
 /** A SOCKS5 proxy of the operator, through which a sandbox's connections leave. */
 export type SocksUpstream = {

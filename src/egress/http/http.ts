@@ -1,8 +1,9 @@
-import { SandboxError } from '../model/errors.ts'
-import { parseTarget, type Target } from '../policy/network/network.ts'
-import type { EgressConnection } from './connection.ts'
-import type { Core, Wanted } from './core.ts'
-import { type Credentials, hasCredentials } from './credentials.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { parseTarget, type Target } from '../../policy/network/network.ts'
+import type { EgressConnection } from '../connection.ts'
+import type { Core, Wanted } from '../core.ts'
+import { type Credentials, hasCredentials } from '../credentials.ts'
+import type { Source } from '../source.ts'
 import { exchange, type Progress } from './exchange.ts'
 import {
   endToEnd,
@@ -15,7 +16,6 @@ import {
   valuesOf,
 } from './message.ts'
 import { refusal, sendAndClose } from './refusal.ts'
-import type { Source } from './source.ts'
 
 /** Destination of a connection's requests: named by each request, or fixed inside a tunnel. */
 export type RequestTarget =

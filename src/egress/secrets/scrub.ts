@@ -1,5 +1,5 @@
-import type { Secret } from '../host/secrets/secret.ts'
-import type { Rewrite } from './body.ts'
+import type { Secret } from '../../host/secrets/secret.ts'
+import type { Rewrite } from '../http/body.ts'
 
 /** Bytes to find, and their replacement. */
 export type Needle = { readonly bytes: Buffer; readonly instead: Buffer }

@@ -1,6 +1,6 @@
-import { SandboxError } from '../model/errors.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { Source } from '../source.ts'
 import { headBytes } from './message.ts'
-import type { Source } from './source.ts'
 
 /** The HTTP status for an error. */
 function statusOf({ code, family }: SandboxError): number {

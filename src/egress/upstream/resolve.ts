@@ -1,4 +1,4 @@
-import { SandboxError } from '../model/errors.ts'
+import { SandboxError } from '../../model/errors.ts'
 import {
   judgeAnswers,
   judgeTarget,
@@ -6,7 +6,7 @@ import {
   parseTarget,
   type Target,
   type TargetKind,
-} from '../policy/network/network.ts'
+} from '../../policy/network/network.ts'
 import { hostResolve, type Resolve } from './dial.ts'
 
 /** A permitted target with its checked addresses. */

@@ -5,16 +5,16 @@ import { type RequestOptions, request as requestTls } from 'node:https'
 import { connect as connectTls } from 'node:tls'
 import { inspect } from 'node:util'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Secret } from '../host/secrets/secret.ts'
+import { Secret } from '../../host/secrets/secret.ts'
 import {
   certificateBundle,
   certificateEnvironment,
   proxyEnvironment,
-} from '../policy/network/proxy-environment.ts'
+} from '../../policy/network/proxy-environment.ts'
+import type { EgressProxy } from '../proxy.ts'
+import { talk, World } from '../testkit/world.ts'
 import { type BrokeredSecret, brokerSecret } from './broker.ts'
-import type { EgressProxy } from './proxy.ts'
 import { needlesOf, Scrubber } from './scrub.ts'
-import { talk, World } from './testkit/world.ts'
 
 const VALUE = 'sk+live/0123456789=abc"def'
 let world: World
