@@ -1,8 +1,8 @@
-import { boxed } from '../finding.ts'
-import type { Option } from '../options.ts'
-import { absolute, pathFindings } from '../paths.ts'
-import { ANY, patternText } from '../shell/unknown-text.ts'
-import type { Call } from '../walk.ts'
+import { boxed } from '../../finding.ts'
+import type { Option } from '../../options.ts'
+import { absolute, pathFindings } from '../../paths.ts'
+import { ANY, patternText } from '../../shell/unknown-text.ts'
+import type { Call } from '../../walk.ts'
 
 /**
  * Which repository git uses, and which of its files it shows.

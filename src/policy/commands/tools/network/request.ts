@@ -1,11 +1,11 @@
-import { addressFindings, hostOf, isLocalHost } from '../address.ts'
-import { touch } from '../effects.ts'
-import { SECRET_VARIABLE } from '../environment.ts'
-import { asked, boxed, denied } from '../finding.ts'
-import { absolute } from '../paths.ts'
-import { textStream } from '../shell/scope.ts'
-import { ANY, isOpen, isStatic, show } from '../shell/unknown-text.ts'
-import type { Call } from '../walk.ts'
+import { addressFindings, hostOf, isLocalHost } from '../../address.ts'
+import { touch } from '../../effects.ts'
+import { SECRET_VARIABLE } from '../../environment.ts'
+import { asked, boxed, denied } from '../../finding.ts'
+import { absolute } from '../../paths.ts'
+import { textStream } from '../../shell/scope.ts'
+import { ANY, isOpen, isStatic, show } from '../../shell/unknown-text.ts'
+import type { Call } from '../../walk.ts'
 
 /** Data that a request sends and receives, for every HTTP client. */
 

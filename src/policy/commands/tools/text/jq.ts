@@ -1,8 +1,8 @@
-import { touch } from '../effects.ts'
-import { asked, boxed } from '../finding.ts'
-import type { Parsed } from '../options.ts'
-import { isStatic } from '../shell/unknown-text.ts'
-import type { Call } from '../walk.ts'
+import { touch } from '../../effects.ts'
+import { asked, boxed } from '../../finding.ts'
+import type { Parsed } from '../../options.ts'
+import { isStatic } from '../../shell/unknown-text.ts'
+import type { Call } from '../../walk.ts'
 import { isPlainJq } from './filter-scripts.ts'
 
 /** jq: a plain filter may run on the host. */

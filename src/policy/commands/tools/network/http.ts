@@ -1,12 +1,12 @@
-import { addressFindings } from '../address.ts'
-import { applyOption, touch } from '../effects.ts'
-import { asked } from '../finding.ts'
-import { type Option, type OptionSpec, parseOptions } from '../options.ts'
-import { textStream } from '../shell/scope.ts'
-import { ANY, isStatic } from '../shell/unknown-text.ts'
-import type { Call, Handler } from '../walk.ts'
+import { addressFindings } from '../../address.ts'
+import { applyOption, touch } from '../../effects.ts'
+import { asked } from '../../finding.ts'
+import { type Option, type OptionSpec, parseOptions } from '../../options.ts'
+import { textStream } from '../../shell/scope.ts'
+import { ANY, isStatic } from '../../shell/unknown-text.ts'
+import type { Call, Handler } from '../../walk.ts'
+import { tools } from '../tool.ts'
 import { downloaded, judgeLeaks, judgeUrls, sendFile } from './request.ts'
-import { tools } from './tool.ts'
 
 const CURL: OptionSpec = {
   short: 'AbcCdDeEFhHKmoPQrtTuUwxXyYz',

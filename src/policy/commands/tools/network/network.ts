@@ -1,11 +1,11 @@
-import { addressFindings } from '../address.ts'
-import { applyOption, touch } from '../effects.ts'
-import { asked, boxed, denied, refused } from '../finding.ts'
-import { parseOptions } from '../options.ts'
-import { textStream, UNKNOWN } from '../shell/scope.ts'
-import { ANY, isOpen, isStatic } from '../shell/unknown-text.ts'
-import type { Handler } from '../walk.ts'
-import { names, tools } from './tool.ts'
+import { addressFindings } from '../../address.ts'
+import { applyOption, touch } from '../../effects.ts'
+import { asked, boxed, denied, refused } from '../../finding.ts'
+import { parseOptions } from '../../options.ts'
+import { textStream, UNKNOWN } from '../../shell/scope.ts'
+import { ANY, isOpen, isStatic } from '../../shell/unknown-text.ts'
+import type { Handler } from '../../walk.ts'
+import { names, tools } from '../tool.ts'
 
 /** A DNS lookup sends the name, and any data in it, to a server. */
 const lookup: Handler = (call) => {

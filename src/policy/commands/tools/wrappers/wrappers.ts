@@ -1,10 +1,10 @@
-import { applyOption, runText, touch } from '../effects.ts'
-import { asked, boxed, denied, dynamic, unseen } from '../finding.ts'
-import { parseOptions } from '../options.ts'
-import { fork, UNKNOWN } from '../shell/scope.ts'
-import { isStatic } from '../shell/unknown-text.ts'
-import { deeper, type Handler } from '../walk.ts'
-import { names } from './tool.ts'
+import { applyOption, runText, touch } from '../../effects.ts'
+import { asked, boxed, denied, dynamic, unseen } from '../../finding.ts'
+import { parseOptions } from '../../options.ts'
+import { fork, UNKNOWN } from '../../shell/scope.ts'
+import { isStatic } from '../../shell/unknown-text.ts'
+import { deeper, type Handler } from '../../walk.ts'
+import { names } from '../tool.ts'
 import { runInner, runWithAssignments, wrapper } from './wrapper.ts'
 
 const env: Handler = (call) => {

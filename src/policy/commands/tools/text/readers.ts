@@ -1,12 +1,12 @@
-import { isInWorkspace } from '../../../model/path.ts'
-import { applyValue, note, touch } from '../effects.ts'
-import { asked, boxed } from '../finding.ts'
-import { absolute } from '../paths.ts'
-import { ANY, isStatic, show } from '../shell/unknown-text.ts'
-import type { Call, Handler } from '../walk.ts'
+import { isInWorkspace } from '../../../../model/path.ts'
+import { applyValue, note, touch } from '../../effects.ts'
+import { asked, boxed } from '../../finding.ts'
+import { absolute } from '../../paths.ts'
+import { ANY, isStatic, show } from '../../shell/unknown-text.ts'
+import type { Call, Handler } from '../../walk.ts'
+import { READER_TABLES, TEXT_TABLES } from '../option-tables.ts'
+import { tools } from '../tool.ts'
 import { jqFiles, jqProgram } from './jq.ts'
-import { READER_TABLES, TEXT_TABLES } from './option-tables.ts'
-import { tools } from './tool.ts'
 
 const writes = (names: string): Readonly<Record<string, string>> =>
   Object.fromEntries(names.split(' ').map((name) => [name, 'write']))

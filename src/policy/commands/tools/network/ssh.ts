@@ -1,10 +1,10 @@
-import { addressFindings } from '../address.ts'
-import { applyOption, runText, touch } from '../effects.ts'
-import { asked, denied, unseen } from '../finding.ts'
-import { parseOptions } from '../options.ts'
-import { UNKNOWN } from '../shell/scope.ts'
-import type { Call, Handler } from '../walk.ts'
-import { names, tools } from './tool.ts'
+import { addressFindings } from '../../address.ts'
+import { applyOption, runText, touch } from '../../effects.ts'
+import { asked, denied, unseen } from '../../finding.ts'
+import { parseOptions } from '../../options.ts'
+import { UNKNOWN } from '../../shell/scope.ts'
+import type { Call, Handler } from '../../walk.ts'
+import { names, tools } from '../tool.ts'
 
 const SSH_OPTIONS = {
   short: 'bBcDeEFiIJlLmOopQRSwW',

@@ -1,9 +1,9 @@
-import { addressFindings } from '../address.ts'
-import { applyOption, applyValue, runText, touch } from '../effects.ts'
-import { asked, boxed, denied, type Finding, refused, unseen } from '../finding.ts'
-import { type Option, type OptionSpec, parseOptions } from '../options.ts'
-import { isOpen, isStatic, show } from '../shell/unknown-text.ts'
-import type { Call, Handler } from '../walk.ts'
+import { addressFindings } from '../../address.ts'
+import { applyOption, applyValue, runText, touch } from '../../effects.ts'
+import { asked, boxed, denied, type Finding, refused, unseen } from '../../finding.ts'
+import { type Option, type OptionSpec, parseOptions } from '../../options.ts'
+import { isOpen, isStatic, show } from '../../shell/unknown-text.ts'
+import type { Call, Handler } from '../../walk.ts'
 import { judgeContents, judgeRepository } from './git-repository.ts'
 
 const GLOBAL: OptionSpec = {

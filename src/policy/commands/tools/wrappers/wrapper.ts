@@ -1,10 +1,10 @@
-import { applyOption, runText } from '../effects.ts'
-import { asked, boxed, denied } from '../finding.ts'
-import { type OptionSpec, parseOptions } from '../options.ts'
-import { outputOf } from '../output.ts'
-import { assign } from '../shell/assign.ts'
-import { fork, UNKNOWN } from '../shell/scope.ts'
-import { type Call, deeper, type Handler } from '../walk.ts'
+import { applyOption, runText } from '../../effects.ts'
+import { asked, boxed, denied } from '../../finding.ts'
+import { type OptionSpec, parseOptions } from '../../options.ts'
+import { outputOf } from '../../output.ts'
+import { assign } from '../../shell/assign.ts'
+import { fork, UNKNOWN } from '../../shell/scope.ts'
+import { type Call, deeper, type Handler } from '../../walk.ts'
 
 /** A program whose operands, after the first `skip`, are another command. */
 export type Wrapper = OptionSpec & {

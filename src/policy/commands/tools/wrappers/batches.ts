@@ -1,10 +1,10 @@
-import { applyOption, runText } from '../effects.ts'
-import { boxed, denied, unseen } from '../finding.ts'
-import { parseOptions } from '../options.ts'
-import { UNKNOWN } from '../shell/scope.ts'
-import { isStatic, SPLIT } from '../shell/unknown-text.ts'
-import { deeper, type Handler } from '../walk.ts'
-import { names } from './tool.ts'
+import { applyOption, runText } from '../../effects.ts'
+import { boxed, denied, unseen } from '../../finding.ts'
+import { parseOptions } from '../../options.ts'
+import { UNKNOWN } from '../../shell/scope.ts'
+import { isStatic, SPLIT } from '../../shell/unknown-text.ts'
+import { deeper, type Handler } from '../../walk.ts'
+import { names } from '../tool.ts'
 
 const XARGS = {
   short: 'IniLlPsdEea',

@@ -1,9 +1,9 @@
-import { runText, touch } from '../effects.ts'
-import { boxed, denied } from '../finding.ts'
-import { parseOptions } from '../options.ts'
-import { UNKNOWN } from '../shell/scope.ts'
-import type { Handler } from '../walk.ts'
-import { names } from './tool.ts'
+import { runText, touch } from '../../effects.ts'
+import { boxed, denied } from '../../finding.ts'
+import { parseOptions } from '../../options.ts'
+import { UNKNOWN } from '../../shell/scope.ts'
+import type { Handler } from '../../walk.ts'
+import { names } from '../tool.ts'
 import { runInner, wrapper } from './wrapper.ts'
 
 /** `su -c line user`, `runuser`. */
