@@ -1,5 +1,5 @@
 import { errorReference } from '../model/reference/errors.ts'
-import { visibleJson } from '../model/visible.ts'
+import { visibleJson } from '../model/text/visible.ts'
 import { out } from './terminal/output.ts'
 
 /** `ringfence help errors`: every error code, its exit code and what to do about it. */

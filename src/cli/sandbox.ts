@@ -1,6 +1,6 @@
 import type { SandboxInfo, SandboxSpec } from '../client/types.ts'
 import { SandboxError } from '../model/errors.ts'
-import { visible, visibleJson } from '../model/visible.ts'
+import { visible, visibleJson } from '../model/text/visible.ts'
 import { printHelp } from './help.ts'
 import {
   durationOption,

@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
+import { visible, visibleJson } from '../../model/text/visible.ts'
 import { VERSION } from '../../model/version.ts'
-import { visible, visibleJson } from '../../model/visible.ts'
 import { helpText } from '../help.ts'
 import { hostTrouble } from '../terminal/host-errors.ts'
 import { err, out } from '../terminal/output.ts'

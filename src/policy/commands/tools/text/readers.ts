@@ -1,4 +1,4 @@
-import { isInWorkspace } from '../../../../model/path.ts'
+import { isInWorkspace } from '../../../../model/files/path.ts'
 import { applyValue, note, touch } from '../../effects.ts'
 import { asked, boxed } from '../../finding.ts'
 import { absolute } from '../../paths.ts'

@@ -1,4 +1,4 @@
-import { SandboxError } from './errors.ts'
+import { SandboxError } from '../errors.ts'
 
 /** What the check of a file with a secret needs to know of it, and who reads it. */
 type SecretFile = {

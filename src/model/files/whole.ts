@@ -1,4 +1,4 @@
-import { SandboxError } from './errors.ts'
+import { SandboxError } from '../errors.ts'
 
 /** Maximum size of data that is read into memory at once. */
 const MOST_BYTES = 64 * 1024 * 1024
