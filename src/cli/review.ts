@@ -6,7 +6,7 @@ import { isWithin } from '../model/files/path.ts'
 import { visible, visibleJson } from '../model/text/visible.ts'
 import { parseOptions, usage } from './options/options.ts'
 import { err, out } from './terminal/output.ts'
-import { unifiedDiff } from './text-diff.ts'
+import { unifiedDiff } from './terminal/text-diff.ts'
 
 /** `ringfence review ls|show|apply|drop`: changes of `run --review` that are not applied yet. */
 export async function review(args: readonly string[]): Promise<number> {

@@ -13,7 +13,7 @@ import { shellQuote } from '../../model/text/shell-quote.ts'
 import { explainDecision, explainPath, explainSandboxOnly } from '../../policy/explain.ts'
 import { type AllowedRoot, DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../../policy/paths/paths.ts'
 import { judgeHere } from '../../supervisor/judge-path.ts'
-import { withoutLinks } from '../host-decision.ts'
+import { withoutLinks } from '../check/host-decision.ts'
 
 /** Checks one tool call of a coding agent against the policy. */
 

@@ -1,6 +1,6 @@
-import { errorReference } from '../model/reference/errors.ts'
-import { visibleJson } from '../model/text/visible.ts'
-import { out } from './terminal/output.ts'
+import { errorReference } from '../../model/reference/errors.ts'
+import { visibleJson } from '../../model/text/visible.ts'
+import { out } from '../terminal/output.ts'
 
 /** `ringfence help errors`: every error code, its exit code and what to do about it. */
 export function errorHelp(json: boolean): number {

@@ -1,4 +1,4 @@
-import { type DiffHunk, type DiffLine, diffHunks } from '../model/text/text-diff.ts'
+import { type DiffHunk, type DiffLine, diffHunks } from '../../model/text/text-diff.ts'
 
 const SIGNS = { same: ' ', added: '+', removed: '-' } as const
 

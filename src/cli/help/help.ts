@@ -1,4 +1,4 @@
-import { out } from './terminal/output.ts'
+import { out } from '../terminal/output.ts'
 
 const OVERVIEW = `ringfence — run an agent's commands in a sandbox and record them in an audit log
 

@@ -1,5 +1,5 @@
-import { outwardLink } from '../host/files/outward-link.ts'
-import type { Decision } from '../model/decision.ts'
+import { outwardLink } from '../../host/files/outward-link.ts'
+import type { Decision } from '../../model/decision.ts'
 
 /** SECURITY: what is `allow` runs on the host, so it must not follow a link out of the workspace; else it is `sandbox`. */
 export function withoutLinks(
