@@ -1,7 +1,7 @@
-import { SandboxError } from '../model/errors.ts'
-import type { StreamEndReason } from '../model/stream-end.ts'
-import type { Principal } from '../supervisor/access/keys.ts'
-import type { Sessions } from '../supervisor/access/sessions.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { StreamEndReason } from '../../model/stream-end.ts'
+import type { Principal } from '../../supervisor/access/keys.ts'
+import type { Sessions } from '../../supervisor/access/sessions.ts'
 
 /**
  * How the console's page says who it is: an HttpOnly cookie, and the other half of the session in a header.

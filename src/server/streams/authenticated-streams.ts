@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto'
-import { SandboxError } from '../model/errors.ts'
-import { type StreamEnd, type StreamEndReason, streamEndOf } from '../model/stream-end.ts'
-import { hashSecret } from '../supervisor/access/keys.ts'
-import { secretIn } from './auth.ts'
-import { cookieIn } from './console-auth.ts'
+import { SandboxError } from '../../model/errors.ts'
+import { type StreamEnd, type StreamEndReason, streamEndOf } from '../../model/stream-end.ts'
+import { hashSecret } from '../../supervisor/access/keys.ts'
+import { secretIn } from '../auth.ts'
+import { cookieIn } from '../console/auth.ts'
 
 /** For what happens without our knowledge: another process revokes a key, a session grows too old. */
 const LOOK_MS = 2000

@@ -1,13 +1,13 @@
-import { positionOf } from '../audit/chain.ts'
-import type { Approval } from '../model/api/approvals.ts'
-import type { ConsoleSandbox, consoleEvents } from '../model/api/console.ts'
-import type { WaitingReview } from '../model/api/reviews.ts'
-import { streamEndOf } from '../model/stream-end.ts'
-import type { Principal } from '../supervisor/access/keys.ts'
-import type { LiveSandbox } from '../supervisor/lifecycle/live-sandbox.ts'
-import type { ServerParts } from './parts.ts'
-import type { EventOf } from './route.ts'
-import { approvalJson, sandboxJson, waitingJson } from './views.ts'
+import { positionOf } from '../../audit/chain.ts'
+import type { Approval } from '../../model/api/approvals.ts'
+import type { ConsoleSandbox, consoleEvents } from '../../model/api/console.ts'
+import type { WaitingReview } from '../../model/api/reviews.ts'
+import { streamEndOf } from '../../model/stream-end.ts'
+import type { Principal } from '../../supervisor/access/keys.ts'
+import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
+import type { ServerParts } from '../parts.ts'
+import type { EventOf } from '../route.ts'
+import { approvalJson, sandboxJson, waitingJson } from '../views.ts'
 
 /**
  * One stream with everything that a console shows, for whatever its key may see: the sandboxes and the open approvals as

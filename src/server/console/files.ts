@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { extname, join } from 'node:path'
 import type { Context } from 'hono'
-import type { AppEnv, Mount } from './app.ts'
+import type { AppEnv, Mount } from '../app.ts'
 
 /** The console's files: built once, held in memory, each under a name that changes with its content. */
 

@@ -1,4 +1,4 @@
-import type { Call } from './route.ts'
+import type { Call } from '../route.ts'
 
 /** Server-sent events. */
 

@@ -5,9 +5,9 @@ import {
   type OutgoingHttpHeaders,
 } from 'node:http'
 import type { Duplex } from 'node:stream'
-import { SandboxError } from '../model/errors.ts'
-import type { LiveSandbox } from '../supervisor/lifecycle/live-sandbox.ts'
-import { isPortHost } from './e2b/ids.ts'
+import { SandboxError } from '../../model/errors.ts'
+import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
+import { isPortHost } from '../e2b/ids.ts'
 import { innerRequestHeaders, passedHeaders } from './port-headers.ts'
 
 /** What a program in the sandbox serves, for callers outside. */

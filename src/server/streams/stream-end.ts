@@ -1,6 +1,6 @@
-import type { Outcome } from '../model/command.ts'
-import { STREAM_ENDS, type StreamEnd, streamEndOfSandbox } from '../model/stream-end.ts'
-import type { LiveSandbox } from '../supervisor/lifecycle/live-sandbox.ts'
+import type { Outcome } from '../../model/command.ts'
+import { STREAM_ENDS, type StreamEnd, streamEndOfSandbox } from '../../model/stream-end.ts'
+import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
 
 /** What hangs on a sandbox may notice its death sooner than the supervisor. */
 const GRACE_MS = 50

@@ -1,5 +1,5 @@
 import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders } from 'node:http'
-import { isPortHost } from './e2b/ids.ts'
+import { isPortHost } from '../e2b/ids.ts'
 
 /** Headers in which the server looks for a credential. */
 const CREDENTIALS: ReadonlySet<string> = new Set([
