@@ -1,10 +1,10 @@
-#include "session/sudo.h"
+#include "session/users/sudo.h"
 #include "common/channel.h"
 #include "common/message.h"
 #include "limits/limits.h"
 #include "session/process_tree.h"
 #include "session/session.h"
-#include "session/users.h"
+#include "session/users/users.h"
 #include "supervise/supervise.h"
 
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
 #include "common/message.h"
-#include "session/streams.h"
+#include "session/tcp/streams.h"
 
 #include <linux/rtnetlink.h>
 #include <netinet/in.h>

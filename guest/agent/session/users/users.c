@@ -1,4 +1,4 @@
-#include "session/users.h"
+#include "session/users/users.h"
 #include "session/session.h"
 
 #include <grp.h>

@@ -1,4 +1,4 @@
-#include "session/streams.h"
+#include "session/tcp/streams.h"
 #include "common/channel.h"
 #include "common/event_loop.h"
 #include "session/commands.h"

@@ -3,7 +3,7 @@
 #include "limits/limits.h"
 #include "session/session.h"
 #include "session/subreaper.h"
-#include "session/sudo.h"
+#include "session/users/sudo.h"
 
 #include <poll.h>
 #include <sys/signalfd.h>
