@@ -1,5 +1,5 @@
-import type { Row, Store, Value } from './sql.ts'
-import type { TrailQuery } from './trail-query.ts'
+import type { Row, Store, Value } from '../sql.ts'
+import type { TrailQuery } from './query.ts'
 
 /**
  * One order over the chains of all nodes. Each node appends to its own chain; the first reader of all of them gives every

@@ -1,4 +1,4 @@
-import { type Row, rowsOf, type Store, type Tx, type Value } from './sql.ts'
+import { type Row, rowsOf, type Store, type Tx, type Value } from '../sql.ts'
 
 /** One stored record of the audit log: the canonical line, and the columns that queries use. */
 export type TrailRow = {

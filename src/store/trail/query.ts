@@ -1,5 +1,5 @@
-import type { Engine, Row, Store, Value } from './sql.ts'
-import type { TrailRow } from './trail-rows.ts'
+import type { Engine, Row, Store, Value } from '../sql.ts'
+import type { TrailRow } from './rows.ts'
 
 /** Which records to read; every given field must match. */
 export type TrailQuery = {
