@@ -12,7 +12,7 @@ const shared = {
 const CHUNKS = [
   {
     name: 'core',
-    test: /src\/(model(?!\/(text-diff|admission|reference))|host(?!\/(net\/(container-engine|grpc|receive-file)|warm-pool|broker\/(?!served)))|backends(?!\/(docker|gvisor|kubernetes|microvm|e2b|openshell|remote|images|container-handle|container-pool|container-files|tar)))\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox\.|sandbox-record|approvals\/approval-facts)|src\/compose\/(?!serve|doctor|mcp-gateway|exec-server-mount)|policy\/(plan|grants\/grants)/,
+    test: /src\/(model(?!\/(text\/text-diff|admission|reference))|host(?!\/(net\/(container-engine|grpc|receive-file)|warm-pool|broker\/(?!served)))|backends(?!\/(docker|gvisor|kubernetes|microvm|e2b|openshell|remote|images|container-handle|container-pool|container-files|tar)))\/|src\/audit\/(?!store|open-store)|src\/supervisor\/(gate|sandbox\.|sandbox-record|approvals\/approval-facts)|src\/compose\/(?!serve|doctor|mcp-gateway|exec-server-mount)|policy\/(plan|grants\/grants)/,
     priority: 3,
   },
   { name: 'judge', test: /policy\/(commands|rules|policy|network|router|containment)|unbash/, priority: 2 },

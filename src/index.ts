@@ -38,9 +38,7 @@ export {
   sanitizeEnvVars,
 } from './compat/legacy-api.ts'
 export { type ComposeOptions, compose, type Ringfence } from './compose/compose.ts'
-export { type BrokeredSecret, brokerSecret } from './egress/broker.ts'
 export type { Connection } from './egress/connection.ts'
-export { EgressProxy, type EgressProxyOptions } from './egress/proxy.ts'
 export {
   assertPublicUrl,
   type PublicUrl,
@@ -48,7 +46,9 @@ export {
   type SafeResponse,
   safeFetch,
   type UrlOptions,
-} from './egress/safe-fetch.ts'
+} from './egress/fetch/safe-fetch.ts'
+export { EgressProxy, type EgressProxyOptions } from './egress/proxy.ts'
+export { type BrokeredSecret, brokerSecret } from './egress/secrets/broker.ts'
 export {
   type EvalOptions,
   EvalThrew,

@@ -1,5 +1,5 @@
-import { redactPlainValues } from '../model/redact.ts'
-import { shellWord } from '../model/shell-quote.ts'
+import { redactPlainValues } from '../model/text/redact.ts'
+import { shellWord } from '../model/text/shell-quote.ts'
 import type { Particulars } from './operations/operation.ts'
 import type { StartOptions } from './tool-sandbox.ts'
 

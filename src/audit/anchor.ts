@@ -1,6 +1,6 @@
 import { closeSync, statSync } from 'node:fs'
 import type { Json } from '../model/event.ts'
-import { assertPrivateFile } from '../model/private-file.ts'
+import { assertPrivateFile } from '../model/files/private-file.ts'
 import { canonical } from './canonical.ts'
 import {
   createKey,

@@ -1,6 +1,6 @@
 import type { Store } from '../store/sql.ts'
-import { chainsIn, lastPosition, orderRecords, queryOrdered } from '../store/trail-order.ts'
-import type { TrailQuery } from '../store/trail-query.ts'
+import { chainsIn, lastPosition, orderRecords, queryOrdered } from '../store/trail/order.ts'
+import type { TrailQuery } from '../store/trail/query.ts'
 import { type TrailRecord, verifyKeyOf } from './chain.ts'
 import { StoreTrailReader } from './store-read.ts'
 import type { Verdict, VerifyOptions } from './verify.ts'

@@ -1,7 +1,7 @@
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
 import type { Store, Tx } from '../store/sql.ts'
-import { headOf, insertTrail, readHead, saveHead, type TrailRow } from '../store/trail-rows.ts'
+import { headOf, insertTrail, readHead, saveHead, type TrailRow } from '../store/trail/rows.ts'
 import { beginTrail, loadKey, parseAnchors, parseAnchorText, readAnchors } from './anchor.ts'
 import { canonical } from './canonical.ts'
 import type { SigningKey } from './chain.ts'

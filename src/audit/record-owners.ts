@@ -1,5 +1,5 @@
 import type { Tx } from '../store/sql.ts'
-import { tenantsOfSandboxes } from '../store/trail-rows.ts'
+import { tenantsOfSandboxes } from '../store/trail/rows.ts'
 import type { Entry } from './batch.ts'
 import { canonicalMember } from './canonical.ts'
 import type { Members } from './chain.ts'

@@ -1,5 +1,5 @@
 import type { Store } from '../store/sql.ts'
-import type { TrailQuery } from '../store/trail-query.ts'
+import type { TrailQuery } from '../store/trail/query.ts'
 import { positionOf, type TrailRecord } from './chain.ts'
 import { END, START } from './files.ts'
 import { type ChainKeys, FleetTrailReader } from './fleet-read.ts'

@@ -1,6 +1,6 @@
 import type { Store } from '../store/sql.ts'
-import { queryTrail, type TrailQuery } from '../store/trail-query.ts'
-import { lastSeqOf, readHead, type TrailRow, tenantsOfSandboxes } from '../store/trail-rows.ts'
+import { queryTrail, type TrailQuery } from '../store/trail/query.ts'
+import { lastSeqOf, readHead, type TrailRow, tenantsOfSandboxes } from '../store/trail/rows.ts'
 import { loadVerifyKey, parseAnchors, parseAnchorText, readAnchors } from './anchor.ts'
 import { type Head, parseHead, type TrailRecord, type VerifyKey } from './chain.ts'
 import { ChainVerifier } from './chain-verifier.ts'

@@ -1,6 +1,6 @@
 import type { Event, EventSink, Json, Pace } from '../model/event.ts'
 import type { Store, Tx } from '../store/sql.ts'
-import { headOf, insertTrail, saveHead, type TrailRow } from '../store/trail-rows.ts'
+import { headOf, insertTrail, saveHead, type TrailRow } from '../store/trail/rows.ts'
 import {
   type Anchor,
   type Anchored,

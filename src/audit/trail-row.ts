@@ -1,4 +1,4 @@
-import type { TrailRow } from '../store/trail-rows.ts'
+import type { TrailRow } from '../store/trail/rows.ts'
 import type { TrailRecord } from './chain.ts'
 
 /** The database row of one line. */

@@ -12,7 +12,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { basename, dirname, join } from 'node:path'
+import { dirname, join } from 'node:path'
 import ts from 'typescript'
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import type { Event } from '../model/event.ts'
@@ -255,8 +255,10 @@ describe('several processes', () => {
     const src = join(import.meta.dirname, '..')
     const out = join(root, 'js')
     for (const room of ['audit', 'model']) {
-      mkdirSync(join(out, room), { recursive: true })
-      for (const file of readdirSync(join(src, room)).filter((name) => /^[^.]+\.ts$/.test(name))) {
+      const files = readdirSync(join(src, room), { recursive: true, encoding: 'utf8' })
+      for (const file of files.filter((name) => /^[^.]+\.ts$/.test(name))) {
+        const target = join(out, room, file.replace(/ts$/, 'js'))
+        mkdirSync(dirname(target), { recursive: true })
         const { outputText } = ts.transpileModule(readFileSync(join(src, room, file), 'utf8'), {
           compilerOptions: {
             target: ts.ScriptTarget.ES2022,
@@ -264,7 +266,7 @@ describe('several processes', () => {
             rewriteRelativeImportExtensions: true,
           },
         })
-        writeFileSync(join(out, room, `${basename(file, '.ts')}.js`), outputText)
+        writeFileSync(target, outputText)
       }
     }
     writeFileSync(join(out, 'package.json'), '{"type":"module"}')

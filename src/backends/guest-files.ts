@@ -1,7 +1,7 @@
 import { basename } from 'node:path/posix'
 import { FILE_CHANGES, FILE_KINDS } from '../host/guest/protocol.ts'
 import { type ErrorCode, SandboxError } from '../model/errors.ts'
-import { wholeOf } from '../model/whole.ts'
+import { wholeOf } from '../model/files/whole.ts'
 import type {
   FileChange,
   FileInfo,

@@ -1,4 +1,4 @@
-import { commandNames, helpText } from './help.ts'
+import { commandNames, helpText } from './help/help.ts'
 import { parseOptions, usage } from './options/options.ts'
 import { outStyled } from './terminal/output.ts'
 

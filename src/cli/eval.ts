@@ -1,6 +1,6 @@
 import { EvalThrew, safeEval, safeEvalAsync } from '../eval/safe-eval.ts'
 import { SandboxError } from '../model/errors.ts'
-import { visible, visibleJson } from '../model/visible.ts'
+import { visible, visibleJson } from '../model/text/visible.ts'
 import { numberOption, parseOptions, usage } from './options/options.ts'
 import { err, out } from './terminal/output.ts'
 

@@ -1,7 +1,7 @@
 import type { Image, ImageSource, ImageStore } from '../backends/images/store.ts'
 import { agentPath, environment, stateDirectory } from '../compose/compose.ts'
 import { SandboxError } from '../model/errors.ts'
-import { visible, visibleJson } from '../model/visible.ts'
+import { visible, visibleJson } from '../model/text/visible.ts'
 import { parseOptions, usage } from './options/options.ts'
 import { err, out } from './terminal/output.ts'
 

@@ -2,11 +2,11 @@ import { existsSync, readFileSync } from 'node:fs'
 import { relative } from 'node:path'
 import { agentPath, compose } from '../compose/compose.ts'
 import { type Change, Review } from '../host/review/review.ts'
-import { isWithin } from '../model/path.ts'
-import { visible, visibleJson } from '../model/visible.ts'
+import { isWithin } from '../model/files/path.ts'
+import { visible, visibleJson } from '../model/text/visible.ts'
 import { parseOptions, usage } from './options/options.ts'
 import { err, out } from './terminal/output.ts'
-import { unifiedDiff } from './text-diff.ts'
+import { unifiedDiff } from './terminal/text-diff.ts'
 
 /** `ringfence review ls|show|apply|drop`: changes of `run --review` that are not applied yet. */
 export async function review(args: readonly string[]): Promise<number> {

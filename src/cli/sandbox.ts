@@ -1,7 +1,7 @@
 import type { SandboxInfo, SandboxSpec } from '../client/types.ts'
 import { SandboxError } from '../model/errors.ts'
-import { visible, visibleJson } from '../model/visible.ts'
-import { printHelp } from './help.ts'
+import { visible, visibleJson } from '../model/text/visible.ts'
+import { printHelp } from './help/help.ts'
 import {
   durationOption,
   numberOption,

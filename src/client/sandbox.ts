@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import { wholeOf } from '../model/whole.ts'
+import { wholeOf } from '../model/files/whole.ts'
 import { errorOfStreamEnd, type Incoming, readEvents, streamEndIn } from './sse.ts'
 import { fromProblem, type Transport } from './transport.ts'
 import type {

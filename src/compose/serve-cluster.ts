@@ -24,7 +24,7 @@ import { CreateRouter, type CreateRouterParts } from '../server/cluster/create-r
 import { listenForPeers, PeerConnections, type PeerListener } from '../server/cluster/peers.ts'
 import { ClusterRouter } from '../server/cluster/router.ts'
 import { SignedAddresses } from '../server/cluster/signed-addresses.ts'
-import { consolePrincipal } from '../server/console-auth.ts'
+import { consolePrincipal } from '../server/console/auth.ts'
 import type { ListenOptions } from '../server/listen.ts'
 import type { ServerParts } from '../server/parts.ts'
 import type { NodeFacts } from '../store/nodes.ts'

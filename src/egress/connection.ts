@@ -2,10 +2,10 @@ import type { Socket } from 'node:net'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network/network.ts'
 import { Cancellation, type CancelSignal } from './cancel.ts'
-import { dial } from './dial.ts'
-import type { Judged } from './resolve.ts'
-import type { SocksUpstream } from './socks-upstream.ts'
 import { bulkReading, Source } from './source.ts'
+import { dial } from './upstream/dial.ts'
+import type { Judged } from './upstream/resolve.ts'
+import type { SocksUpstream } from './upstream/socks-upstream.ts'
 
 /** How a client spoke to the proxy. */
 export type Protocol = 'connect' | 'http' | 'socks5'

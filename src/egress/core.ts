@@ -12,12 +12,12 @@ import {
   type TargetKind,
   withTarget,
 } from '../policy/network/network.ts'
-import type { Broker } from './broker.ts'
 import { type Connection, EgressConnection, type Protocol, UpstreamPool } from './connection.ts'
-import type { Resolve } from './dial.ts'
-import { resolveJudged } from './resolve.ts'
-import type { SocksUpstream } from './socks-upstream.ts'
-import type { Transforms } from './transforms.ts'
+import type { Broker } from './secrets/broker.ts'
+import type { Transforms } from './secrets/transforms.ts'
+import type { Resolve } from './upstream/dial.ts'
+import { resolveJudged } from './upstream/resolve.ts'
+import type { SocksUpstream } from './upstream/socks-upstream.ts'
 
 /** Timeouts and limits. */
 export type Limits = {

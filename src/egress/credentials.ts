@@ -1,5 +1,5 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
-import { type Headers, valuesOf } from './message.ts'
+import { type Headers, valuesOf } from './http/message.ts'
 
 /** What a client must show when the proxy listens where others could reach it. */
 export type Credentials = { readonly user: string; readonly password: string }

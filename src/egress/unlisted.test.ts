@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { SandboxError } from '../model/errors.ts'
 import { Core, LIMITS, type UnlistedTarget } from './core.ts'
+import { Transforms } from './secrets/transforms.ts'
 import { socksRequest, talk, World } from './testkit/world.ts'
-import { Transforms } from './transforms.ts'
 
 /** A proxy that asks about unlisted hosts. */
 

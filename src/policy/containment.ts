@@ -1,5 +1,5 @@
+import { isWithin } from '../model/files/path.ts'
 import type { Guarantee } from '../model/guarantee.ts'
-import { isWithin } from '../model/path.ts'
 import { type Mount, ownedTargets, type Plan } from '../model/plan.ts'
 import type { Containment, Risk } from '../model/risk.ts'
 import { isRemote } from '../model/spec.ts'

@@ -1,6 +1,6 @@
 import type { Use } from '../model/command.ts'
 import type { Decision } from '../model/decision.ts'
-import { isWithin } from '../model/path.ts'
+import { isWithin } from '../model/files/path.ts'
 
 /** The resources that a run used, and the smallest policy that grants them. */
 export type Learned = {

@@ -1,7 +1,7 @@
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
+import { isWithin } from '../model/files/path.ts'
 import type { Guarantee } from '../model/guarantee.ts'
-import { isWithin } from '../model/path.ts'
 import { type Mount, type PathFact, type Plan, sealPlan } from '../model/plan.ts'
 import {
   type Isolation,

@@ -1,5 +1,5 @@
 import type { Config } from '../model/config.ts'
-import { commandText } from '../model/shell-quote.ts'
+import { commandText } from '../model/text/shell-quote.ts'
 import { inspectLine } from './commands/judge.ts'
 import { BUILT_IN } from './rules/index.ts'
 import { LAUNCHERS } from './rules/launchers.ts'

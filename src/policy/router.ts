@@ -2,7 +2,7 @@ import type { Config } from '../model/config.ts'
 import type { Decision } from '../model/decision.ts'
 import { type Context, inspectLine } from './commands/judge.ts'
 
-export { INERT_GIT } from './commands/tools/git-repository.ts'
+export { INERT_GIT } from './commands/tools/git/git-repository.ts'
 
 import { type CommandPolicy, compilePolicy } from './policy.ts'
 

@@ -1,5 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
-import { shellWord } from '../model/shell-quote.ts'
+import { shellWord } from '../model/text/shell-quote.ts'
 
 /** Reads a Dockerfile as the steps of a template build. What has no meaning here is refused by name, never left out silently. */
 

@@ -32,9 +32,9 @@ import type { UsageHistory } from '../supervisor/telemetry/usage-history.ts'
 import type { Webhooks } from '../supervisor/telemetry/webhooks.ts'
 import type { VolumeFiles } from '../supervisor/volumes/volume-files.ts'
 import type { Volumes } from '../supervisor/volumes/volumes.ts'
-import type { AuthenticatedStreams } from './authenticated-streams.ts'
 import type { BuildBody } from './e2b/shapes.ts'
 import type { Build, Builds } from './e2b/templates/builds.ts'
+import type { AuthenticatedStreams } from './streams/authenticated-streams.ts'
 
 /** Everything that the routes use; `compose/serve-parts.ts` makes it. */
 export type ServerParts = {

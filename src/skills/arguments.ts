@@ -1,6 +1,6 @@
 import { observePath } from '../host/files/walk.ts'
 import type { Json } from '../model/event.ts'
-import { isInWorkspace, isWithin } from '../model/path.ts'
+import { isInWorkspace, isWithin } from '../model/files/path.ts'
 import { judgeTarget, type NetworkPolicy, parseTarget } from '../policy/network/network.ts'
 import { DEFAULT_BLOCKED, isBlockedPath, screenPath } from '../policy/paths/paths.ts'
 import { readingsOf } from '../policy/paths/text.ts'

@@ -1,7 +1,7 @@
 import { readdirSync } from 'node:fs'
 import { observePath } from '../host/files/walk.ts'
 import { SandboxError } from '../model/errors.ts'
-import { isInWorkspace } from '../model/path.ts'
+import { isInWorkspace } from '../model/files/path.ts'
 import { type Capability, grantsFile, grantsName } from '../policy/grants/capability.ts'
 
 /** The host paths that are mounted for a script skill. */

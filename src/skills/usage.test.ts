@@ -15,7 +15,9 @@ let script = ''
 beforeAll(() => {
   root = mkdtempSync(join(tmpdir(), 'rf-usage-'))
   const src = join(import.meta.dirname, '..')
-  const models = readdirSync(join(src, 'model')).filter((name) => /^[^.]+\.ts$/.test(name))
+  const models = readdirSync(join(src, 'model'), { recursive: true, encoding: 'utf8' }).filter((name) =>
+    /^[^.]+\.ts$/.test(name),
+  )
   const files = [
     'skills/usage.ts',
     'audit/lock.ts',

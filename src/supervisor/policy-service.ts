@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { mkdirSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { assertPublicUrl } from '../egress/safe-fetch.ts'
+import { assertPublicUrl } from '../egress/fetch/safe-fetch.ts'
 import { parseConfig } from '../host/config-file.ts'
 import { writeAtomically } from '../host/files/atomic-file.ts'
 import { readText } from '../host/system.ts'

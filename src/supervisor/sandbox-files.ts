@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FileInfo, FileMetadata, GuestFiles, WatchOptions } from '../backends/backend.ts'
 import { SandboxError } from '../model/errors.ts'
-import { wholeOf } from '../model/whole.ts'
+import { wholeOf } from '../model/files/whole.ts'
 
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 type Range = { readonly offset?: number; readonly length?: number }

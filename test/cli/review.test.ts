@@ -16,7 +16,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { Sandbox } from '../../src/api.ts'
-import { unifiedDiff } from '../../src/cli/text-diff.ts'
+import { unifiedDiff } from '../../src/cli/terminal/text-diff.ts'
 
 let base: string
 let workspace: string

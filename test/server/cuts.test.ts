@@ -3,7 +3,7 @@ import { WebSocket } from 'ws'
 import { RingfenceClient } from '../../src/client/client.ts'
 import type { SandboxError } from '../../src/model/errors.ts'
 import { streamEndOf } from '../../src/model/stream-end.ts'
-import { closeFrame, FrameTrack } from '../../src/server/stream-end.ts'
+import { closeFrame, FrameTrack } from '../../src/server/streams/stream-end.ts'
 import { startTestServer, type TestServer } from './test-server.ts'
 
 /** The reason that a client gets when the server ends its connection: sockets of programs, the client library, a shutdown. */

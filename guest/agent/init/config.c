@@ -1,6 +1,6 @@
 #include "init/config.h"
 #include "limits/limits.h"
-#include "session/users.h"
+#include "session/users/users.h"
 #include "supervise/protected_paths.h"
 #include "supervise/supervise.h"
 #include "supervise/unix_sockets.h"

@@ -1,7 +1,7 @@
 #include "init/confine.h"
 #include "common/channel.h"
 #include "session/session.h"
-#include "session/users.h"
+#include "session/users/users.h"
 
 #include <linux/filter.h>
 #include <linux/landlock.h>

@@ -4,7 +4,7 @@
 #include "init/confine.h"
 #include "init/init.h"
 #include "isolate/isolate.h"
-#include "session/users.h"
+#include "session/users/users.h"
 #include "supervise/resolve.h"
 
 #include <grp.h>

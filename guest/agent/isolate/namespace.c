@@ -2,7 +2,7 @@
 #include "init/config.h"
 #include "init/confine.h"
 #include "isolate/isolate.h"
-#include "session/users.h"
+#include "session/users/users.h"
 #include "supervise/resolve.h"
 #include "supervise/unix_sockets.h"
 

@@ -3,7 +3,7 @@
 #include "common/message.h"
 #include "files/files.h"
 #include "limits/limits.h"
-#include "session/users.h"
+#include "session/users/users.h"
 #include "supervise/supervise.h"
 
 #include <dirent.h>

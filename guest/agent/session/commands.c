@@ -3,9 +3,9 @@
 #include "common/message.h"
 #include "limits/limits.h"
 #include "session/process_tree.h"
-#include "session/streams.h"
-#include "session/sudo.h"
-#include "session/users.h"
+#include "session/tcp/streams.h"
+#include "session/users/sudo.h"
+#include "session/users/users.h"
 #include "supervise/supervise.h"
 
 #include <poll.h>

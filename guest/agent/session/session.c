@@ -6,10 +6,10 @@
 #include "session/commands.h"
 #include "session/lease.h"
 #include "session/process_tree.h"
-#include "session/streams.h"
 #include "session/subreaper.h"
-#include "session/sudo.h"
-#include "session/users.h"
+#include "session/tcp/streams.h"
+#include "session/users/sudo.h"
+#include "session/users/users.h"
 #include "supervise/supervise.h"
 
 #include <sys/resource.h>

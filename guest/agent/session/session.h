@@ -1,4 +1,4 @@
-/* A sandbox that takes many commands (commands.h) and streams (streams.h) over one channel. */
+/* A sandbox that takes many commands (commands.h) and streams (tcp/streams.h) over one channel. */
 #ifndef RINGFENCE_SESSION_H
 #define RINGFENCE_SESSION_H
 

@@ -3,7 +3,7 @@
 #include "common/message.h"
 #include "limits/limits.h"
 #include "session/session.h"
-#include "session/sudo.h"
+#include "session/users/sudo.h"
 
 #include <poll.h>
 #include <sys/ioctl.h>

@@ -1,4 +1,4 @@
-#include "session/sudo.h"
+#include "session/users/sudo.h"
 #include "sudo/sudo.h"
 
 #include <poll.h>

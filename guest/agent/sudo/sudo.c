@@ -1,6 +1,6 @@
 #include "sudo/sudo.h"
-#include "session/sudo.h"
-#include "session/users.h"
+#include "session/users/sudo.h"
+#include "session/users/users.h"
 
 #include <sys/ioctl.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
 #include "common/channel.h"
-#include "session/users.h"
+#include "session/users/users.h"
 #include "supervise/supervise.h"
 #include "supervise/unix_sockets.h"
 

@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { anthropicTools, WORKER_TOOLS } from '../models/anthropic.ts'
 import { type Call, failure, Question } from '../operations/operation.ts'
 import type { AgentSession } from '../session.ts'

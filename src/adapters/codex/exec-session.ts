@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import type { AgentSession } from '../session.ts'
 import type {
   Approver,

@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
-import { shellQuote } from '../../model/shell-quote.ts'
-import { visible } from '../../model/visible.ts'
+import { shellQuote } from '../../model/text/shell-quote.ts'
+import { visible } from '../../model/text/visible.ts'
 
 /** The hook formats of coding agents: their input before a tool call, and the answers they understand. */
 

@@ -1,4 +1,4 @@
-import { shellQuote } from '../../model/shell-quote.ts'
+import { shellQuote } from '../../model/text/shell-quote.ts'
 import { type HookAgent, record } from './hook.ts'
 
 /** The settings files of coding agents, and our hook in them. */

@@ -7,7 +7,7 @@ import type {
   Tool,
 } from '@modelcontextprotocol/server'
 import { SandboxError } from '../../model/errors.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { clip } from '../capture.ts'
 import { type AskHost, HOST_FORM, hostAnswerOf } from '../host-elicitation.ts'
 import { readText } from '../operations/files.ts'

@@ -1,7 +1,7 @@
 import { LAUNCH_VARIABLE, STAGE } from '../../host/guest/protocol.ts'
 import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
 import { isOffline, protectionFields, socketFields, watched, writableTargets } from '../guest-config.ts'
 import { isIsolated } from '../isolated-command.ts'

@@ -1,6 +1,6 @@
 import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import type { Mount, Plan } from '../../model/plan.ts'
 import type { BackendSandbox, Detachable, RunningCommand, StartIo } from '../backend.ts'
 import type { ContainerTransport } from '../container-handle.ts'

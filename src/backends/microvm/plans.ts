@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import type { Mount, Plan } from '../../model/plan.ts'
 
 /** Which plans a machine can fulfil. Pure. */

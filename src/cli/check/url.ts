@@ -1,7 +1,7 @@
 import { lookup } from 'node:dns/promises'
 import { SandboxError } from '../../model/errors.ts'
 import { type Infer, list, number, object, optional, record, text } from '../../model/shape.ts'
-import { visible, visibleJson } from '../../model/visible.ts'
+import { visible, visibleJson } from '../../model/text/visible.ts'
 import { type FetchWalk, type FetchWorld, walkFetch } from '../../policy/network/fetch-walk.ts'
 import { type NetworkPolicy, networkPolicyOf, type TargetKind } from '../../policy/network/network.ts'
 import { parseOptions } from '../options/options.ts'

@@ -8,12 +8,12 @@ import { observeProgram } from '../../host/process/program.ts'
 import { caller } from '../../host/system.ts'
 import type { Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { isWithin } from '../../model/path.ts'
-import { shellQuote } from '../../model/shell-quote.ts'
+import { isWithin } from '../../model/files/path.ts'
+import { shellQuote } from '../../model/text/shell-quote.ts'
 import { explainDecision, explainPath, explainSandboxOnly } from '../../policy/explain.ts'
 import { type AllowedRoot, DEFAULT_BLOCKED, DEFAULT_PROTECTED } from '../../policy/paths/paths.ts'
 import { judgeHere } from '../../supervisor/judge-path.ts'
-import { withoutLinks } from '../host-decision.ts'
+import { withoutLinks } from '../check/host-decision.ts'
 
 /** Checks one tool call of a coding agent against the policy. */
 

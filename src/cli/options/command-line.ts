@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
+import { visible, visibleJson } from '../../model/text/visible.ts'
 import { VERSION } from '../../model/version.ts'
-import { visible, visibleJson } from '../../model/visible.ts'
-import { helpText } from '../help.ts'
+import { helpText } from '../help/help.ts'
 import { hostTrouble } from '../terminal/host-errors.ts'
 import { err, out } from '../terminal/output.ts'
 import { closest } from './closest.ts'
@@ -56,7 +56,7 @@ export const runCommandLine = (argv: readonly string[], also: Commands = {}): Pr
 async function dispatch(argv: readonly string[], also: Commands): Promise<number> {
   const [name, ...args] = leadingCommand(argv)
   if (name === 'help' && args[0] === 'errors')
-    return (await import('../error-help.ts')).errorHelp(args.includes('--json'))
+    return (await import('../help/error-help.ts')).errorHelp(args.includes('--json'))
   if (name === undefined || name === '--help' || name === '-h' || name === 'help') {
     out(helpText(args[0] ?? ''))
     return name === undefined ? 2 : 0

@@ -4,7 +4,7 @@ import type { ExecEnd, ExecEvent, ExecOptions, StreamEnd } from '../../client/ty
 import { hasOwnInput } from '../../host/process/own-streams.ts'
 import { exitCodeOf } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { visible, visibleJson } from '../../model/visible.ts'
+import { visible, visibleJson } from '../../model/text/visible.ts'
 import { err, out, passBytes } from '../terminal/output.ts'
 import { SignalForwarder } from '../terminal/terminal.ts'
 

@@ -1,5 +1,5 @@
 import { forwardPort, tcpThrough } from '../../host/net/port-forward.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { address } from '../server/remote.ts'
 import { err } from '../terminal/output.ts'
 

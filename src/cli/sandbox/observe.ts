@@ -1,6 +1,6 @@
 import type { RemoteSandbox } from '../../client/sandbox.ts'
 import type { SandboxMetrics } from '../../client/types.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { print, table } from '../server/remote.ts'
 import { err, passBytes } from '../terminal/output.ts'
 import { attachTo } from './exec.ts'

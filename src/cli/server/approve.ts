@@ -1,5 +1,5 @@
 import { approvedHostText, HOST_SCOPES, type HostScope, withText } from '../../model/host-question.ts'
-import { visible, visibleLines } from '../../model/visible.ts'
+import { visible, visibleLines } from '../../model/text/visible.ts'
 import { parseOptions, usage } from '../options/options.ts'
 import { askYes } from '../terminal/ask.ts'
 import { err } from '../terminal/output.ts'

@@ -1,7 +1,7 @@
 import { resolve } from 'node:path'
 import { compose, databaseUrl } from '../../compose/compose.ts'
+import { visibleJson } from '../../model/text/visible.ts'
 import { VERSION } from '../../model/version.ts'
-import { visibleJson } from '../../model/visible.ts'
 import { backup as write } from '../../supervisor/backup/backup.ts'
 import { restore as read } from '../../supervisor/backup/restore.ts'
 import { headFrom } from '../audit.ts'

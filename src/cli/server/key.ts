@@ -1,7 +1,7 @@
 import type { KeyInfo as Shown } from '../../client/types.ts'
 import { compose, databaseUrl, newId } from '../../compose/compose.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { openStore } from '../../store/open.ts'
 import { type KeyInfo, Keys, SCOPES, type Scope } from '../../supervisor/access/keys.ts'
 import { parseOptions, usage } from '../options/options.ts'

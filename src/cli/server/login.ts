@@ -1,6 +1,6 @@
 import { RingfenceClient } from '../../client/client.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { parseOptions, usage } from '../options/options.ts'
 import { readSecret } from '../terminal/secret.ts'
 import { type Context, readContexts, writeContexts } from './contexts.ts'

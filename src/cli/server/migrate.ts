@@ -1,6 +1,6 @@
 import { migrateStore } from '../../audit/migrate-store.ts'
 import { compose, databaseUrl } from '../../compose/compose.ts'
-import { visibleJson } from '../../model/visible.ts'
+import { visibleJson } from '../../model/text/visible.ts'
 import { openStore } from '../../store/open.ts'
 import { parseOptions, usage } from '../options/options.ts'
 import { out } from '../terminal/output.ts'

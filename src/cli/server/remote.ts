@@ -1,7 +1,7 @@
 import { RingfenceClient } from '../../client/client.ts'
 import { environment } from '../../compose/compose.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { visible, visibleJson } from '../../model/visible.ts'
+import { visible, visibleJson } from '../../model/text/visible.ts'
 import { out } from '../terminal/output.ts'
 import { type Context, currentContext } from './contexts.ts'
 

@@ -1,7 +1,7 @@
 import { type RunningServer, startServer } from '../../compose/serve.ts'
 import { CLUSTER_ROLES } from '../../model/config.ts'
+import { visibleJson } from '../../model/text/visible.ts'
 import { VERSION } from '../../model/version.ts'
-import { visibleJson } from '../../model/visible.ts'
 import { type Journal, jsonJournal } from '../../supervisor/telemetry/journal.ts'
 import { numberOption, parseOptions, usage } from '../options/options.ts'
 import { err, out } from '../terminal/output.ts'

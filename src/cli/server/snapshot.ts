@@ -1,4 +1,4 @@
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { parseOptions, usage } from '../options/options.ts'
 import { print, server, table } from './remote.ts'
 

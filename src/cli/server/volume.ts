@@ -1,5 +1,5 @@
 import type { VolumeInfo } from '../../client/types.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { parseOptions, sizeOption, usage } from '../options/options.ts'
 import { print, server, table } from './remote.ts'
 

@@ -1,6 +1,6 @@
 import type { Ringfence } from '../../compose/compose.ts'
 import { approvedHostText, withText } from '../../model/host-question.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { hostEntry } from '../../policy/network/network.ts'
 import type { AskHost, HostAnswer, HostQuestion } from '../../supervisor/approvals/host-questions.ts'
 import { PolicyService } from '../../supervisor/policy-service.ts'

@@ -1,5 +1,5 @@
 import type { Decision } from '../../model/decision.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 import { isTerminalStream } from './output.ts'
 
 /** Asks the user at the terminal for approval. Without a terminal the answer is no. */

@@ -1,6 +1,6 @@
 import { servedCaller } from '../../host/broker/served-caller.ts'
 import { dropUnreadOutput, passTo } from '../../host/process/own-streams.ts'
-import { visibleJsonPieces, visibleLines } from '../../model/visible.ts'
+import { visibleJsonPieces, visibleLines } from '../../model/text/visible.ts'
 
 /**
  * The only functions that write to the user's terminal.

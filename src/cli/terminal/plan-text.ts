@@ -1,7 +1,7 @@
 import type { Backend } from '../../backends/backend.ts'
 import type { ContainedRule, Decision } from '../../model/decision.ts'
 import type { Plan } from '../../model/plan.ts'
-import { visible } from '../../model/visible.ts'
+import { visible } from '../../model/text/visible.ts'
 
 const NETWORK: Readonly<Record<string, string>> = {
   offline: 'none; private loopback',

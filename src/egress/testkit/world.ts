@@ -8,9 +8,9 @@ import {
   type Socket,
 } from 'node:net'
 import type { SecureContext } from 'node:tls'
-import { Authority } from '../authority.ts'
 import type { Connection } from '../connection.ts'
 import { EgressProxy, type EgressProxyOptions } from '../proxy.ts'
+import { Authority } from '../secrets/authority.ts'
 
 /**
  * Real servers on 127.0.0.1, opened on purpose, under names that end in `.example`; every other address of this machine

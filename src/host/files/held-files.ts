@@ -1,5 +1,5 @@
 import { readdir, readFile, readlink, stat } from 'node:fs/promises'
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import { descendantsOf } from '../system.ts'
 
 /** Files that a process has deleted and still holds: no walk of a directory finds them. */

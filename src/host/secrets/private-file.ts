@@ -1,5 +1,5 @@
 import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs'
-import { assertPrivateFile } from '../../model/private-file.ts'
+import { assertPrivateFile } from '../../model/files/private-file.ts'
 
 /** The bytes of a file with a secret. SECURITY: checked and read through one descriptor, so that what was checked is what is read. */
 export function readPrivateFile(what: string, file: string): Buffer {

@@ -1,7 +1,7 @@
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs'
 import type { SecretConfig } from '../../model/config.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { assertPrivateFile } from '../../model/private-file.ts'
+import { assertPrivateFile } from '../../model/files/private-file.ts'
 import { Secret } from './secret.ts'
 
 const MAX_BYTES = 65_536

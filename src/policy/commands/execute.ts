@@ -1,4 +1,4 @@
-import { shellQuote } from '../../model/shell-quote.ts'
+import { shellQuote } from '../../model/text/shell-quote.ts'
 import { asked, denied, dynamic, type Finding, unseen } from './finding.ts'
 import { outputOf } from './output.ts'
 import { absolute, pathFindings } from './paths.ts'

@@ -1,7 +1,7 @@
 import { readFile } from './shell/redirect.ts'
 import { type Source, type Stream, textStream } from './shell/scope.ts'
 import { ANY, BELOW, isStatic } from './shell/unknown-text.ts'
-import { foundBelow } from './tools/search.ts'
+import { foundBelow } from './tools/text/search.ts'
 import type { Call } from './walk.ts'
 
 const IDENTITY = new Set(

@@ -1,4 +1,4 @@
-import { isInWorkspace } from '../../model/path.ts'
+import { isInWorkspace } from '../../model/files/path.ts'
 import { codeFindings } from './code.ts'
 import { asked, boxed, denied, unseen } from './finding.ts'
 import { absolute, pathFindings } from './paths.ts'

@@ -16,7 +16,7 @@ export type Context = {
   readonly rulesHome?: string
   readonly cwd?: string
   readonly shell?: string
-  /** git at the workspace's root starts no program that a sandbox could have planted (tools/git-repository.ts). */
+  /** git at the workspace's root starts no program that a sandbox could have planted (tools/git/git-repository.ts). */
   readonly inertGit?: boolean
   /** The risks contained by the sandbox in which the line would run; absent: it would run on the host. */
   readonly contains?: Containment

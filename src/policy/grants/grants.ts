@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import type { Mask, Mount, PathFact, WritableRoot } from '../../model/plan.ts'
 import type { Limits, NetworkMode, Preset, Spec, Unlisted } from '../../model/spec.ts'
 import { hardDenied, hasMountSyntax, refuseTarget } from '../paths/mount.ts'

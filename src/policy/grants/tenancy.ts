@@ -1,7 +1,7 @@
 import type { Config, TenantConfig } from '../../model/config.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { isWithin } from '../../model/files/path.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
-import { isWithin } from '../../model/path.ts'
 import { ownedTargets, type Plan } from '../../model/plan.ts'
 import type { Limits, NetworkMode, Spec } from '../../model/spec.ts'
 import { allowedBy, type HostRule, isCovered, parseHostRules } from '../network/hosts.ts'

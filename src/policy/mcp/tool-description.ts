@@ -1,4 +1,4 @@
-import { visible, visibleLines } from '../../model/visible.ts'
+import { visible, visibleLines } from '../../model/text/visible.ts'
 
 /** What clients are told about a tool of an MCP server, made from what the server says about it. */
 export type ToolDescription = {

@@ -1,4 +1,4 @@
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import { segmentsOf } from './text.ts'
 
 /** Paths that no operator's list opens: host paths that are never mounted or granted, guest paths that are never covered. */

@@ -1,5 +1,5 @@
 import type { PathVerdict } from '../../model/decision.ts'
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import { hardDenied, hardDeniedSource, hasMountSyntax, refuseTarget } from './mount.ts'
 import { PROTECTION } from './protect.ts'
 import {

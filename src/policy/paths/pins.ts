@@ -1,4 +1,4 @@
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import type { Mount, Protection } from '../../model/plan.ts'
 import type { Spec } from '../../model/spec.ts'
 import { PROTECTION, pinnedTo } from './protect.ts'

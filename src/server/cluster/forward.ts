@@ -3,7 +3,7 @@ import { request as httpsRequest, type RequestOptions } from 'node:https'
 import type { Duplex } from 'node:stream'
 import type { NodeRow } from '../../cluster/node.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { framing } from '../ports.ts'
+import { framing } from '../ports/ports.ts'
 import { CLIENT_ADDRESS, FORWARDED_BY, PEER_CONNECT_MS, type PeerConnections } from './peers.ts'
 
 /**

@@ -16,7 +16,7 @@ import type { ServerParts } from '../parts.ts'
 import type { Call, EventOf, Route } from '../route.ts'
 import { reply, route } from '../route.ts'
 import { auditQuery, eventsQuery, linesQuery } from '../shapes.ts'
-import { lastEventId, sse } from '../sse.ts'
+import { lastEventId, sse } from '../streams/sse.ts'
 import { nextSeq, tenantOf } from '../views.ts'
 
 /** The audit log: records, verification, proofs, and the stream of new records. */

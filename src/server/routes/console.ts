@@ -9,13 +9,13 @@ import {
 import { SandboxError } from '../../model/errors.ts'
 import { isOperator, type Principal } from '../../supervisor/access/keys.ts'
 import type { NewSession } from '../../supervisor/access/sessions.ts'
-import { assertOwnPage, cookieIn, sessionCookie } from '../console-auth.ts'
-import { ConsoleStream } from '../console-stream.ts'
+import { assertOwnPage, cookieIn, sessionCookie } from '../console/auth.ts'
+import { ConsoleStream } from '../console/stream.ts'
 import type { ServerParts } from '../parts.ts'
 import type { Call, Route } from '../route.ts'
 import { reply, route } from '../route.ts'
 import { newLinkShape, positionQuery, signInShape } from '../shapes.ts'
-import { lastEventId, sse } from '../sse.ts'
+import { lastEventId, sse } from '../streams/sse.ts'
 
 /** The console: sessions, sign-in links, and the stream of events that its page shows. */
 

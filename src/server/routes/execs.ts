@@ -30,8 +30,8 @@ import {
   signalShape,
   stdinShape,
 } from '../shapes.ts'
-import { lastEventId, sse } from '../sse.ts'
-import { endStreamNow } from '../stream-end.ts'
+import { lastEventId, sse } from '../streams/sse.ts'
+import { endStreamNow } from '../streams/stream-end.ts'
 
 /** Commands in a sandbox: start, follow, write to, signal, list. */
 

@@ -7,8 +7,8 @@ import { bytesOf } from '../body.ts'
 import type { Call, EventOf, Route } from '../route.ts'
 import { reply, route } from '../route.ts'
 import { filesQuery, pathQuery, readQuery, watchQuery } from '../shapes.ts'
-import { sse } from '../sse.ts'
-import { endStreamSoon } from '../stream-end.ts'
+import { sse } from '../streams/sse.ts'
+import { endStreamSoon } from '../streams/stream-end.ts'
 
 type Found = Awaited<ReturnType<OpenSandbox['files']['stat']>>
 

@@ -1,4 +1,4 @@
-import { passOn, portOf } from '../ports.ts'
+import { passOn, portOf } from '../ports/ports.ts'
 import type { Route } from '../route.ts'
 import { route } from '../route.ts'
 import { anyQuery } from '../shapes.ts'

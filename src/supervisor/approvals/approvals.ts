@@ -3,7 +3,7 @@ import type { Decision } from '../../model/decision.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { EventSink, Json } from '../../model/event.ts'
 import type { AskedHost, HostScope } from '../../model/host-question.ts'
-import { redact } from '../../model/redact.ts'
+import { redact } from '../../model/text/redact.ts'
 import { hostEntry } from '../../policy/network/network.ts'
 import {
   type ApprovalRow,

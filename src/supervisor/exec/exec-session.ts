@@ -1,7 +1,7 @@
 import type { TerminalSize } from '../../backends/backend.ts'
 import { SandboxError } from '../../model/errors.ts'
-import { redact } from '../../model/redact.ts'
 import type { Isolation } from '../../model/spec.ts'
+import { redact } from '../../model/text/redact.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 import type { Executed, RunningExec, SpawnOptions } from '../sandbox.ts'
 import type { IsolationOptions } from './command-isolation.ts'

@@ -1,4 +1,4 @@
-import { safeFetch } from '../../egress/safe-fetch.ts'
+import { safeFetch } from '../../egress/fetch/safe-fetch.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Signer } from '../archives/s3.ts'
 import { type ImageName, imageText } from './image-name.ts'

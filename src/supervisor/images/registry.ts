@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { type SafeHead, safeDownload, safeFetch } from '../../egress/safe-fetch.ts'
+import { type SafeHead, safeDownload, safeFetch } from '../../egress/fetch/safe-fetch.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { DIGEST, type ImageName, imageText } from './image-name.ts'
 

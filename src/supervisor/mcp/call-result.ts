@@ -1,5 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
-import { visibleLines } from '../../model/visible.ts'
+import { visibleLines } from '../../model/text/visible.ts'
 
 /** One part of a result, for the model. */
 type ResultPart =

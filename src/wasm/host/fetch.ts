@@ -1,4 +1,4 @@
-import { safeFetch, type UrlOptions } from '../../egress/safe-fetch.ts'
+import { safeFetch, type UrlOptions } from '../../egress/fetch/safe-fetch.ts'
 import type { Fetcher } from './host-parts.ts'
 
 const MAX_BODY = 512 * 1024

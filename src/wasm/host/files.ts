@@ -4,7 +4,7 @@ import { observePath, type PathObservation } from '../../host/files/walk.ts'
 import { countNamesInside } from '../../host/files/walk-names.ts'
 import { openChecked } from '../../host/files/walk-open.ts'
 import type { Json } from '../../model/event.ts'
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import {
   type FileKind,
   type FileLocation,

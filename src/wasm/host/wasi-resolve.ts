@@ -1,6 +1,6 @@
 import { type BigIntStats, lstatSync } from 'node:fs'
 import { observePath, type PathObservation } from '../../host/files/walk.ts'
-import { isWithin } from '../../model/path.ts'
+import { isWithin } from '../../model/files/path.ts'
 import { judgePath, type PathEvidence, type PathOp, screenPath } from '../../policy/paths/paths.ts'
 import {
   type Access,

@@ -1,5 +1,5 @@
 import { useMemo } from 'react'
-import { type DiffHunk, type DiffLine, diffHunks } from '../../../src/model/text-diff.ts'
+import { type DiffHunk, type DiffLine, diffHunks } from '../../../src/model/text/text-diff.ts'
 import { safeText } from '../format.ts'
 
 const SIGN = { same: ' ', added: '+', removed: '−' } as const

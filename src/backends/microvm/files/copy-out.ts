@@ -21,7 +21,7 @@ import {
 import { basename, dirname } from 'node:path/posix'
 import { O_PATH } from '../../../host/files/walk-open.ts'
 import { SandboxError } from '../../../model/errors.ts'
-import { isWithin } from '../../../model/path.ts'
+import { isWithin } from '../../../model/files/path.ts'
 import type { Mount, Protection } from '../../../model/plan.ts'
 import type { Copied, Manifest } from '../../copy-in.ts'
 import { hasBelow, touchesRepository } from '../../git-shape.ts'

@@ -1,4 +1,4 @@
-import { isInWorkspace } from '../../../model/path.ts'
+import { isInWorkspace } from '../../../model/files/path.ts'
 import { applyOption, applyValue, note, touch } from '../effects.ts'
 import { boxed } from '../finding.ts'
 import { isUnlisted, type Option, type OptionSpec, type Parsed, parseOptions } from '../options.ts'

@@ -4,7 +4,7 @@ import { boolean, list, number, object, oneOf, optional, record, text } from '..
 import type { ExecSession } from '../../../supervisor/exec/exec-session.ts'
 import type { LiveSandbox } from '../../../supervisor/lifecycle/live-sandbox.ts'
 import { bytesFrom } from '../../shapes.ts'
-import { withStreamEnd } from '../../stream-end.ts'
+import { withStreamEnd } from '../../streams/stream-end.ts'
 import { ConnectError, streamEndError } from '../errors.ts'
 import { gatewayStart } from '../mcp.ts'
 import { basicUser, homeOf, pathOf, type SandboxRequest, userOf } from '../sandbox-request.ts'

@@ -1,5 +1,5 @@
 import type { CommandJudgement } from '../../../../src/model/decision.ts'
-import { commandText } from '../../../../src/model/shell-quote.ts'
+import { commandText } from '../../../../src/model/text/shell-quote.ts'
 import { Badge, RuleTag } from '../../components/badge.tsx'
 import { safeText } from '../../format.ts'
 

@@ -1,5 +1,5 @@
 import type { SandboxSpec } from '../../../../src/client/types.ts'
-import { shellWord } from '../../../../src/model/shell-quote.ts'
+import { shellWord } from '../../../../src/model/text/shell-quote.ts'
 
 /** The fields of the form, as typed. Empty: the server's default. */
 export type SandboxForm = {

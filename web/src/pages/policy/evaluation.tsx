@@ -1,5 +1,5 @@
 import type { Inspected, JudgedCommand } from '../../../../src/client/console-types.ts'
-import { commandText } from '../../../../src/model/shell-quote.ts'
+import { commandText } from '../../../../src/model/text/shell-quote.ts'
 import { Badge, RuleTag } from '../../components/badge.tsx'
 import { Panel } from '../../components/panel.tsx'
 import { plural, safeText } from '../../format.ts'
