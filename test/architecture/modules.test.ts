@@ -214,13 +214,37 @@ describe('every source file', () => {
   })
 })
 
-/** `UPDATE=1 npx vitest run test/architecture` writes the table. */
-test('ARCHITECTURE.md contains the enforced table of modules', () => {
+const LISTED = ['src', 'guest/agent', 'guest/front', 'web/src']
+
+/** One line for each folder: the names of its source files, without tests. */
+function fileList(): string {
+  const lines = LISTED.flatMap((top) => {
+    const names = readdirSync(join(packageRoot(), top), { recursive: true, encoding: 'utf8' }).sort()
+    const files = names.filter(
+      (name) => /\.(ts|tsx|c)$/.test(name) && !/\.test\.|testkit\/|\.d\.ts$/.test(name),
+    )
+    const folders = new Map<string, string[]>()
+    for (const name of files) {
+      const folder = posix.join(top, posix.dirname(name))
+      folders.set(folder, [...(folders.get(folder) ?? []), name])
+    }
+    return [...folders].map(
+      ([folder, inside]) => `- \`${folder}/\`: ${inside.map((name) => posix.basename(name)).join(', ')}`,
+    )
+  })
+  return `${lines.join('\n')}\n`
+}
+
+/** `UPDATE=1 npx vitest run test/architecture` writes the generated parts. */
+test.each([
+  ['the enforced table of modules', 'modules', moduleTable],
+  ['the names of all files', 'files', fileList],
+])('ARCHITECTURE.md contains %s', (_, mark, generate) => {
   const file = join(packageRoot(), 'ARCHITECTURE.md')
   const text = readFileSync(file, 'utf8')
-  const [start, end] = ['<!-- modules: generated -->\n', '<!-- /modules -->']
+  const [start, end] = [`<!-- ${mark}: generated -->\n`, `<!-- /${mark} -->`]
   const from = text.indexOf(start) + start.length
-  const expected = text.slice(0, from) + moduleTable() + text.slice(text.indexOf(end))
+  const expected = text.slice(0, from) + generate() + text.slice(text.indexOf(end))
   if (process.env.UPDATE) writeFileSync(file, expected)
   else expect(text).toBe(expected)
 })
