@@ -43,14 +43,11 @@ function step(name, args, extra) {
 }
 
 /** Runs all tests or those of some files; the counts come from vitest's JSON report. */
-function vitest(files = []) {
+function vitest(name, args = []) {
   const scratch = mkdtempSync(join(tmpdir(), 'ringfence-vitest-'))
   const report = join(scratch, 'report.json')
-  const args = ['run', ...files, '--reporter=default', '--reporter=json', `--outputFile=${report}`]
-  const status = run(files.length === 0 ? 'tests' : 'once more, alone', [
-    bin('vitest', 'vitest.mjs'),
-    ...args,
-  ])
+  const reports = ['--reporter=default', '--reporter=json', `--outputFile=${report}`]
+  const status = run(name, [bin('vitest', 'vitest.mjs'), 'run', ...args, ...reports])
   try {
     return { status, ...JSON.parse(readFileSync(report, 'utf8')) }
   } catch {
@@ -61,25 +58,51 @@ function vitest(files = []) {
 }
 
 /** Up to this many failed files are run again; more failures are treated as real. */
-const SECOND_RUNS = 2
+const SECOND_RUNS = full ? 5 : 2
+
+/**
+ * Files that use every core with full counts, or that state times and rates. In the full tests nothing runs beside them; what they
+ * state is not about a machine that is busy with something else.
+ */
+const ALONE = [
+  ...['test/conformance/', 'test/cluster/', 'test/console/scale', 'test/library/speed', 'test/cli/broker'],
+  ...['bombs', 'containers', 'gvisor-sleep', 'hibernation', 'microvm'].map((name) => `test/backends/${name}`),
+  ...['crash', 'store', 'stress'].map((name) => `test/server/${name}.test`),
+  ...['src/audit/', 'src/wasm/runner', 'src/supervisor/supervisor.test'],
+]
+
+/** One run for `npm test`; the full tests have a second one, for what needs the machine to itself. */
+function runs() {
+  if (!full) return [vitest('tests')]
+  const others = ALONE.map((path) => `--exclude=**/${path}**`)
+  return [
+    vitest('tests that need the machine to themselves', [...ALONE, '--no-file-parallelism']),
+    vitest('all other tests', others),
+  ]
+}
 
 /**
  * Real engines on a busy machine sometimes miss a deadline, so a failed file runs once more alone and is named in the
- * summary: a file that appears repeatedly has a bug. `--full` does not run files again.
+ * summary: a file that appears repeatedly has a bug.
  */
 function tests() {
-  const first = vitest()
-  results = first.testResults
-  const files = first.testResults.filter(({ status }) => status === 'failed').map(({ name }) => name)
-  passed += first.numPassedTests
-  if (first.status === 0) return passed++
-  if (full || files.length === 0 || files.length > SECOND_RUNS) {
-    failed += Math.max(1, first.numFailedTests ?? 0)
+  const done = runs()
+  const failedFiles = ({ testResults }) =>
+    testResults.filter(({ status }) => status === 'failed').map(({ name }) => name)
+  results = done.flatMap(({ testResults }) => testResults)
+  const files = done.flatMap(failedFiles)
+  const failures = done.reduce((sum, { numFailedTests = 0 }) => sum + numFailedTests, 0)
+  passed += done.reduce((sum, { numPassedTests }) => sum + numPassedTests, 0)
+  if (done.every(({ status }) => status === 0)) return passed++
+  // A run can fail without a failed file: it crashed, or an error was thrown outside of the tests.
+  const isUnexplained = done.some((one) => one.status !== 0 && failedFiles(one).length === 0)
+  if (isUnexplained || files.length > SECOND_RUNS) {
+    failed += Math.max(1, failures)
     return
   }
-  const again = vitest(files)
+  const again = vitest('once more, alone', [...files, '--no-file-parallelism'])
   unsteady.push(...files.map((file) => relative(root, file)))
-  if (again.status === 0) passed += first.numFailedTests
+  if (again.status === 0) passed += failures
   else failed += Math.max(1, again.numFailedTests ?? 0)
 }
 
