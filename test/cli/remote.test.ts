@@ -10,7 +10,8 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { connect } from 'node:net'
+import { createServer, type Server } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -124,6 +125,37 @@ describe('exec', () => {
     expect(screen).toContain('tty-42')
     expect(status).toBe(5)
   })
+})
+
+/** A stand-in for a server that is fast: the first output is in the same packet as the answer to the upgrade. */
+function eagerServer(): Server {
+  const frame = (opcode: number, text: string): Buffer =>
+    Buffer.concat([Buffer.from([0x80 | opcode, text.length]), Buffer.from(text)])
+  const end = JSON.stringify({ end: { kind: 'exited', code: 5 } })
+  return createServer((_, response) => response.end(JSON.stringify({ id: 'sb_0123456789abcdef0123' }))).on(
+    'upgrade',
+    ({ headers }, socket) => {
+      const accepted = createHash('sha1')
+        .update(`${headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`)
+        .digest('base64')
+      const answer = `HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ${accepted}\r\n\r\n`
+      socket.write(Buffer.concat([Buffer.from(answer), frame(2, 'first output'), frame(1, end)]))
+      socket.once('data', () => socket.end())
+      setTimeout(() => socket.end(frame(8, '')), 500)
+    },
+  )
+}
+
+test('`sandbox shell` prints output that arrives together with the connection', async () => {
+  const eager = eagerServer()
+  const port = await new Promise((resolve) =>
+    eager.listen(0, '127.0.0.1', () => resolve((eager.address() as AddressInfo).port)),
+  )
+  const env = { ...environment, RINGFENCE_URL: `http://127.0.0.1:${port}`, RINGFENCE_API_KEY: 'rf_none' }
+  const argv = [process.execPath, program, 'sandbox', 'shell', 'sb_0123456789abcdef0123']
+  const { screen, status } = await answering(argv, 'first output', '', { cwd: base, env })
+  eager.close()
+  expect([screen.trim(), status]).toEqual(['first output', 5])
 })
 
 describe('cp', () => {

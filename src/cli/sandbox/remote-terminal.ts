@@ -15,14 +15,17 @@ export async function terminalIn(id: string, command: string | undefined, cwd?: 
     throw new SandboxError('invalid-input', 'standard input and output are not a terminal', {
       hint: 'use `ringfence sandbox exec ID` without -t',
     })
-  const socket = await connected(id, command, cwd)
+  const socket = socketTo(id, command, cwd)
+  // Listens before the connection is open: the first output can arrive together with the answer to the upgrade.
+  const ended = conversation(socket)
+  await opened(socket)
   const onInput = (chunk: Uint8Array): void => socket.send(chunk, { binary: true })
   const onResize = (): void => socket.send(JSON.stringify({ resize: sizeOfOurs() }))
   process.stdin.setRawMode(true)
   process.stdin.on('data', onInput).resume()
   process.stdout.on('resize', onResize)
   try {
-    return await conversation(socket)
+    return await ended
   } finally {
     process.stdin.setRawMode(false)
     process.stdin.off('data', onInput).pause()
@@ -30,19 +33,22 @@ export async function terminalIn(id: string, command: string | undefined, cwd?: 
   }
 }
 
-function connected(id: string, command: string | undefined, cwd: string | undefined): Promise<WebSocket> {
+function socketTo(id: string, command: string | undefined, cwd: string | undefined): WebSocket {
   const { url, apiKey } = address()
   const { cols, rows } = sizeOfOurs()
   const query = new URLSearchParams({ cols: String(cols), rows: String(rows) })
   if (command !== undefined) query.set('command', command)
   if (cwd !== undefined) query.set('cwd', cwd)
-  const socket = new WebSocket(`${url.replace(/^http/, 'ws')}/v1/sandboxes/${id}/pty?${query}`, {
+  return new WebSocket(`${url.replace(/^http/, 'ws')}/v1/sandboxes/${id}/pty?${query}`, {
     headers: { authorization: `Bearer ${apiKey}` },
   })
+}
+
+function opened(socket: WebSocket): Promise<void> {
   return new Promise((resolve, reject) => {
-    socket.once('open', () => resolve(socket))
+    socket.once('open', () => resolve())
     socket.once('error', (cause) =>
-      reject(new SandboxError('unreachable', `the server at ${url} does not answer`, { cause })),
+      reject(new SandboxError('unreachable', `the server at ${address().url} does not answer`, { cause })),
     )
     socket.once('unexpected-response', (_request, response) => {
       const chunks: Uint8Array[] = []
