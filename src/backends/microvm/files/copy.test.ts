@@ -1,10 +1,12 @@
 import {
   chmodSync,
+  closeSync,
   existsSync,
   linkSync,
   lstatSync,
   mkdirSync,
   mkdtempSync,
+  openSync,
   readdirSync,
   readFileSync,
   readlinkSync,
@@ -87,14 +89,15 @@ describe('into the guest', () => {
 
   test('not through a directory that replaced the checked one', () => {
     const plan = planOf({ workspace })
+    // While it is open, its inode number is not given to another directory.
+    const checked = openSync(workspace, 'r')
     rmSync(workspace, { recursive: true })
     symlinkSync(outside, workspace)
     expect(() => [...new CopyIn(plan, plan.mounts[0] as Mount).stream()]).toThrow()
     rmSync(workspace)
-    // Created while the checked one is gone, so possibly with its inode; the second one has another.
-    mkdirSync(join(base, 'taken'))
     mkdirSync(workspace)
     expect(() => [...new CopyIn(plan, plan.mounts[0] as Mount).stream()]).toThrow(/replaced/)
+    closeSync(checked)
   })
 
   test('not masked paths', () => {
