@@ -121,6 +121,18 @@ test('a connection to a port without a listener is refused, and ports need isola
   await expect(shared.exec('true', { ports: [8124] })).rejects.toThrow('only isolated commands')
 })
 
+test('a flood of connections to the port of an isolated command does not block PID 1', async () => {
+  await using sandbox = await isolated({ network: { mode: 'loopback' } })
+  const running = await sandbox.spawn(listening('x').replace('listen(9)', 'listen(4096)'), { ports: [8123] })
+  for await (const _ of running) break
+  const answers = Array.from({ length: 1500 }, async () => answerOf(await sandbox.connect(8123)))
+  const answered = await Promise.all(answers)
+  expect(new Set(answered)).toEqual(new Set(['x']))
+  expect((await sandbox.exec('echo still here')).stdout).toBe('still here\n')
+  running.signal('SIGKILL')
+  await running.result.catch(() => {})
+})
+
 test('the policy can require isolated commands, and a backend without that guarantee is refused', async () => {
   const policy = join(base, 'policy.toml')
   writeFileSync(policy, '[policy]\nisolate_commands = true\n')

@@ -23,6 +23,8 @@ enum message_kind {
 };
 
 bool send_message(int socket, char kind, const void *text, size_t length, int fd);
+/* The same for a peer that may not read: fails instead of waiting. */
+bool send_message_now(int socket, char kind, const void *text, size_t length);
 /* Returns the length of the text, or -1 at the end. The text is NUL-terminated; `fd` is -1 when none came along. */
 int receive_message(int socket, char *kind, char *text, size_t size, int *fd);
 

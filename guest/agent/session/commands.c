@@ -49,12 +49,13 @@ struct command *command_of_subreaper(pid_t pid) {
 bool command_ask_for_socket(const struct command *command, uint32_t stream, bool ipv6) {
   struct socket_request request = {stream, ipv6};
   return command->isolated && command->messages.fd >= 0 &&
-         send_message(command->messages.fd, MESSAGE_SOCKET, &request, sizeof request, -1);
+         send_message_now(command->messages.fd, MESSAGE_SOCKET, &request, sizeof request);
 }
 
 void command_pass_verdict(const struct command *command, const char *payload, size_t length) {
   if (!command || !command->isolated) return sudo_handle_verdict(payload, length);
-  if (command->messages.fd >= 0) send_message(command->messages.fd, MESSAGE_VERDICT, payload, length, -1);
+  /* Without its verdict, what `sudo` asked for does not start. */
+  if (command->messages.fd >= 0) send_message_now(command->messages.fd, MESSAGE_VERDICT, payload, length);
 }
 
 static void free_command(struct command *command) {
@@ -132,7 +133,7 @@ static void isolated_message(struct command *command, char kind, char *text, siz
   struct socket_request request;
   if (kind == MESSAGE_SOCKET && length == sizeof request) {
     memcpy(&request, text, sizeof request);
-    return stream_take_socket(request.stream, command->id, fd);
+    return stream_take_socket(request.stream, command, fd);
   }
   if (fd >= 0) close(fd);
   if (kind == MESSAGE_USAGE && length == sizeof command->usage) memcpy(&command->usage, text, length);

@@ -74,6 +74,12 @@ static void read_failure(int socket, char *text, size_t size) {
     snprintf(text, size, "the namespaces of the command could not be created");
 }
 
+/* Room for all verdicts and sockets that can be on their way at once (MAX_REQUESTS, MAX_SOCKETS_ASKED). */
+static void enlarge_queue(int socket) {
+  int bytes = 1 << 20;
+  setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
 /* The namespace init is the command's subreaper from now on. */
 static void assign(struct waiting *one) {
   char text[1024];
@@ -86,6 +92,7 @@ static void assign(struct waiting *one) {
     refuse(one, text);
   } else {
     one->command->subreaper = pid;
+    enlarge_queue(socket);
     command_watch_messages(one->command, socket);
     if (one->command->kill_requested) kill(pid, SIGKILL);
   }
