@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -69,6 +70,23 @@ test('files in the /tmp of an isolated command count towards the memory limit', 
   await using sandbox = await isolated({ limits: { memoryMb: 64, diskMb: 500 } })
   const result = await sandbox.exec('head -c 200m /dev/zero > /tmp/big; sleep 5; echo survived')
   expect(result.stdout).not.toContain('survived')
+})
+
+const usedMb = (): number =>
+  Number(execFileSync('du', ['-sm', '--apparent-size', workspace]).toString().split('\t')[0])
+
+test('the disk limit of isolated commands holds after it was reached, until files are removed', async () => {
+  await using sandbox = await isolated({ limits: { diskMb: 30 } })
+  const before = usedMb()
+  const fill = (name: string) => `for n in $(seq 15); do head -c 4m /dev/zero > ${name}$n; sleep 0.02; done`
+  expect((await sandbox.exec(fill('a'))).outcome).toMatchObject({ kind: 'stopped', limit: 'disk' })
+  expect((await sandbox.exec(fill('b'))).stderr).toContain('No space left')
+  expect(usedMb() - before).toBeLessThan(50)
+  await sandbox.exec('rm -f a* b*; sleep 0.2')
+  expect((await sandbox.exec('head -c 20m /dev/zero > c && echo written')).stdout).toBe('written\n')
+  // The files of commands that have ended still count.
+  expect((await sandbox.exec(fill('d'))).outcome).toMatchObject({ kind: 'stopped', limit: 'disk' })
+  await sandbox.exec('rm -f c d*')
 })
 
 test('an exec can neither weaken nor strengthen the isolation chosen for its sandbox', async () => {

@@ -11,7 +11,8 @@ struct command {
   struct watch messages; /* from the command's child and its subreaper */
   struct watch listener; /* supervised system calls */
   struct watch in, out[2];
-  struct watch proxy; /* connections of an isolated command to the proxy */
+  struct watch proxy;    /* connections of an isolated command to the proxy */
+  struct watch deadline; /* until when the namespace init of a killed command must have ended */
   struct isolated_usage usage;
   bool isolated;          /* `subreaper` is the init of its namespaces */
   unsigned sockets_asked; /* requests for sockets that its namespace init has not answered yet */

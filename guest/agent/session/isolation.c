@@ -86,6 +86,7 @@ static void assign(struct waiting *one) {
   pid_t pid = prepared.pid;
   int socket = prepared.socket;
   prepared.pid = 0, prepared.socket = -1;
+  disk_is_full(); /* the next command sees what was freed meanwhile */
   if (!send_assignment(socket, one)) {
     read_failure(socket, text, sizeof text);
     close(socket);
