@@ -134,9 +134,15 @@ export interface GuestFiles {
   /** Reports changes until the signal aborts. */
   watch(path: string, options: WatchOptions): Promise<void>
   /** Reads the directory as a tar stream. */
-  pack(path: string): AsyncIterable<Uint8Array>
+  pack(path: string, options?: PackOptions): AsyncIterable<Uint8Array>
   /** Unpacks a tar stream into the directory. */
   unpack(path: string, data: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void>
+}
+
+/** How a directory is packed. */
+export type PackOptions = {
+  /** Fails at a file that cannot be read; otherwise it is left out. */
+  readonly whole?: boolean
 }
 
 /** What a watch reports, and until when. */

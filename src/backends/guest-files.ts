@@ -57,7 +57,7 @@ export function guestFiles(
     move: (from, to) => done(['move', from, to]),
     remove: (path) => done(['remove', path]),
     watch: (path, options) => watch(run, path, options),
-    pack: (path) => streamed(run, ['pack', path]),
+    pack: (path, { whole = false } = {}) => streamed(run, [whole ? 'pack-whole' : 'pack', path]),
     changes: (path, since) => streamed(run, ['changes', path, since]),
     unpack: (path, data) => done(['unpack', path], data),
     sync: (path) => done(['sync', path]),
@@ -103,6 +103,10 @@ const CODES: Readonly<Record<string, { readonly code: ErrorCode; readonly text: 
   EOPNOTSUPP: {
     code: 'unsupported',
     text: 'does not support this: its file system or the backend cannot do it',
+  },
+  UNREADABLE: {
+    code: 'wrong-state',
+    text: 'contains files that cannot be read here: private files of another user, or paths that are too long',
   },
   EFBIG: { code: 'resource-exhausted', text: 'is larger than the disk limit' },
 }

@@ -60,8 +60,8 @@ test('the agent knows every file operation, with the same number of arguments', 
     },
     () => true,
   )
-  for (const stream of [files.read('/a'), files.pack('/a'), files.changes('/a', '0')])
-    for await (const _ of stream);
+  const packed = [files.pack('/a'), files.pack('/a', { whole: true })]
+  for (const stream of [files.read('/a'), ...packed, files.changes('/a', '0')]) for await (const _ of stream);
   await files.write('/a', [])
   await files.list('/a')
   await files.stat('/a')

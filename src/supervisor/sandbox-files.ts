@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { FileInfo, FileMetadata, GuestFiles, WatchOptions } from '../backends/backend.ts'
+import type { FileInfo, FileMetadata, GuestFiles, PackOptions, WatchOptions } from '../backends/backend.ts'
 import { SandboxError } from '../model/errors.ts'
 import { wholeOf } from '../model/files/whole.ts'
 
@@ -82,8 +82,8 @@ export class SandboxFiles {
   }
 
   /** Reads a directory as a tar stream. */
-  async *pack(path: string): AsyncGenerator<Uint8Array> {
-    yield* this.#stream('pack', path, (inside) => inside.pack(path))
+  async *pack(path: string, options?: PackOptions): AsyncGenerator<Uint8Array> {
+    yield* this.#stream('pack', path, (inside) => inside.pack(path, options))
   }
 
   /** Unpacks a tar stream into a directory. */

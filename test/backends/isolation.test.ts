@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -71,6 +72,23 @@ test('files in the /tmp of an isolated command count towards the memory limit', 
   expect(result.stdout).not.toContain('survived')
 })
 
+const usedMb = (): number =>
+  Number(execFileSync('du', ['-sm', '--apparent-size', workspace]).toString().split('\t')[0])
+
+test('the disk limit of isolated commands holds after it was reached, until files are removed', async () => {
+  await using sandbox = await isolated({ limits: { diskMb: 30 } })
+  const before = usedMb()
+  const fill = (name: string) => `for n in $(seq 15); do head -c 4m /dev/zero > ${name}$n; sleep 0.02; done`
+  expect((await sandbox.exec(fill('a'))).outcome).toMatchObject({ kind: 'stopped', limit: 'disk' })
+  expect((await sandbox.exec(fill('b'))).stderr).toContain('No space left')
+  expect(usedMb() - before).toBeLessThan(50)
+  await sandbox.exec('rm -f a* b*; sleep 0.2')
+  expect((await sandbox.exec('head -c 20m /dev/zero > c && echo written')).stdout).toBe('written\n')
+  // The files of commands that have ended still count.
+  expect((await sandbox.exec(fill('d'))).outcome).toMatchObject({ kind: 'stopped', limit: 'disk' })
+  await sandbox.exec('rm -f c d*')
+})
+
 test('an exec can neither weaken nor strengthen the isolation chosen for its sandbox', async () => {
   await using kept = await isolated()
   await expect(kept.exec('true', { isolation: 'sandbox' })).rejects.toMatchObject({ code: 'forbidden' })
@@ -119,6 +137,18 @@ test('a connection to a port without a listener is refused, and ports need isola
   await running.result.catch(() => {})
   await using shared = await Sandbox.create({ backend: 'bubblewrap', workspace }, options)
   await expect(shared.exec('true', { ports: [8124] })).rejects.toThrow('only isolated commands')
+})
+
+test('a flood of connections to the port of an isolated command does not block PID 1', async () => {
+  await using sandbox = await isolated({ network: { mode: 'loopback' } })
+  const running = await sandbox.spawn(listening('x').replace('listen(9)', 'listen(4096)'), { ports: [8123] })
+  for await (const _ of running) break
+  const answers = Array.from({ length: 1500 }, async () => answerOf(await sandbox.connect(8123)))
+  const answered = await Promise.all(answers)
+  expect(new Set(answered)).toEqual(new Set(['x']))
+  expect((await sandbox.exec('echo still here')).stdout).toBe('still here\n')
+  running.signal('SIGKILL')
+  await running.result.catch(() => {})
 })
 
 test('the policy can require isolated commands, and a backend without that guarantee is refused', async () => {

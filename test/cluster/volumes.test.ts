@@ -102,6 +102,33 @@ test('a drained node gives its volumes away; one that is mounted stays, and the 
   await ask(fleet, 1, 'POST', '/v1/nodes/n1/uncordon', {})
 })
 
+test('a volume with a file that cannot be read stays, and the drain says why', async () => {
+  // The node may have been drained a moment ago.
+  const isOpen = async () =>
+    (await ask(fleet, 1, 'GET', '/v1/nodes')).json.items.every(
+      ({ schedule }: { schedule: string }) => schedule === 'open',
+    )
+  expect(await until(isOpen)).toBe(true)
+  await volumeOn(fleet, 0, 'hidden')
+  let id = ''
+  const isMade = async () => {
+    const { status, json } = await ask(fleet, 1, 'POST', '/v1/sandboxes', mounting('hidden'))
+    if (status === 201) id = json.id
+    return status === 201
+  }
+  expect(await until(isMade)).toBe(true)
+  const command = 'echo kept > /data/file; chmod 0 /data/file'
+  await ask(fleet, 1, 'POST', `/v1/sandboxes/${id}/exec`, { command })
+  await ask(fleet, 1, 'DELETE', `/v1/sandboxes/${id}`)
+  await ask(fleet, 1, 'POST', '/v1/nodes/n1/drain', {})
+  const staying = async () => (await ask(fleet, 1, 'GET', '/v1/nodes')).text
+  const isSaid = await until(async () => (await staying()).includes('files that cannot be read'))
+  expect(isSaid, await staying()).toBe(true)
+  expect(await nodeOf(fleet, 1, 'hidden')).toBe('n1')
+  await ask(fleet, 1, 'POST', '/v1/nodes/n1/uncordon', {})
+  expect((await ask(fleet, 1, 'DELETE', '/v1/volumes/hidden')).status).toBe(204)
+})
+
 test('a volume that was opened after it was offered does not move', async () => {
   const row = await volumeOn(fleet, 1, 'raced')
   const { store } = nodeAt(fleet, 0).server

@@ -94,6 +94,22 @@ describe('volumes', () => {
     expect((await call('DELETE', '/v1/volumes/frozen')).status).toBe(204)
   })
 
+  test('are not copied in part if a file cannot be read', async () => {
+    await call('POST', '/v1/volumes', { name: 'private' })
+    const { json: writer } = await sandbox([{ name: 'private', target: '/data' }])
+    const copied = () => call('POST', '/v1/volumes/private/copy', { name: 'part' })
+    for (const hidden of ['echo x > /data/x; chmod 0 /data/x', 'mkdir /data/x; chmod 0 /data/x']) {
+      await run(writer.id, hidden)
+      const answer = await copied()
+      expect(answer.status, answer.text).toBe(409)
+      expect(answer.text).toContain('files that cannot be read')
+      await run(writer.id, 'chmod 700 /data/x; rm -r /data/x')
+    }
+    expect((await copied()).status).toBe(201)
+    await call('DELETE', `/v1/sandboxes/${writer.id}`)
+    for (const name of ['private', 'part']) await call('DELETE', `/v1/volumes/${name}`)
+  })
+
   test('are not part of snapshots: a fork mounts them again', async () => {
     const { json: one } = await sandbox([{ name: 'data', target: '/tmp/data' }])
     await run(one.id, 'echo before > /tmp/data/f; echo mine > /tmp/own')

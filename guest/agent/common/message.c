@@ -2,7 +2,7 @@
 
 #include <sys/socket.h>
 
-bool send_message(int socket, char kind, const void *text, size_t length, int fd) {
+static bool transmit(int socket, char kind, const void *text, size_t length, int fd, int flags) {
   char space[CMSG_SPACE(sizeof(int))] = {0};
   struct iovec data[2] = {{&kind, 1}, {(void *)text, length}};
   struct msghdr message = {.msg_iov = data, .msg_iovlen = 2};
@@ -15,7 +15,15 @@ bool send_message(int socket, char kind, const void *text, size_t length, int fd
     header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &fd, sizeof fd);
   }
-  return sendmsg(socket, &message, MSG_NOSIGNAL) >= 0;
+  return sendmsg(socket, &message, MSG_NOSIGNAL | flags) >= 0;
+}
+
+bool send_message(int socket, char kind, const void *text, size_t length, int fd) {
+  return transmit(socket, kind, text, length, fd, 0);
+}
+
+bool send_message_now(int socket, char kind, const void *text, size_t length) {
+  return transmit(socket, kind, text, length, -1, MSG_DONTWAIT);
 }
 
 int receive_message(int socket, char *kind, char *text, size_t size, int *fd) {

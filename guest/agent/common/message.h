@@ -19,10 +19,14 @@ enum message_kind {
   CHANNEL_REPLACED = 'C', /* to guest/channel, with a descriptor: the new end of a Pod's channel */
   MESSAGE_VERDICT = 'V',  /* to a namespace init: the host's answer to a request of `sudo` */
   MESSAGE_SOCKET = 'O',   /* struct socket_request; in the answer with the socket */
+  MESSAGE_END = 'E',      /* to a namespace init: it ends its command and says what that has used */
+  MESSAGE_FILE = 'D',     /* int64_t, with a descriptor: a file that may be written, and its size before */
   MESSAGE_PROXY = 'T',    /* with a descriptor: the listening socket of the command's proxy */
 };
 
 bool send_message(int socket, char kind, const void *text, size_t length, int fd);
+/* The same for a peer that may not read: fails instead of waiting. */
+bool send_message_now(int socket, char kind, const void *text, size_t length);
 /* Returns the length of the text, or -1 at the end. The text is NUL-terminated; `fd` is -1 when none came along. */
 int receive_message(int socket, char *kind, char *text, size_t size, int *fd);
 

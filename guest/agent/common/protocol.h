@@ -201,6 +201,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("remove", 1) /* PATH */ \
   ROW("watch", 2) /* PATH RECURSIVE */ \
   ROW("pack", 1) /* PATH */ \
+  ROW("pack-whole", 1) /* PATH */ \
   ROW("changes", 2) /* PATH SINCE */ \
   ROW("unpack", 1) /* PATH */ \
   ROW("sync", 1) /* PATH */

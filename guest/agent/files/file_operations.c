@@ -275,9 +275,10 @@ static const struct {
   const char *name;
   int (*run)(char **argv);
 } HANDLERS[] = {
-    {"read", read_file},       {"write", write_file},     {"stat", stat_file},      {"list", list_directory},
-    {"mkdir", make_directory}, {"move", move_file},       {"remove", remove_file},  {"watch", watch_files},
-    {"pack", pack_files},      {"changes", pack_changes}, {"unpack", unpack_files}, {"sync", sync_disk},
+    {"read", read_file},        {"write", write_file},     {"stat", stat_file},      {"list", list_directory},
+    {"mkdir", make_directory},  {"move", move_file},       {"remove", remove_file},  {"watch", watch_files},
+    {"pack", pack_files},       {"changes", pack_changes}, {"unpack", unpack_files}, {"sync", sync_disk},
+    {"pack-whole", pack_whole},
 };
 
 int run_builtin(char **argv) {

@@ -18,6 +18,8 @@ void write_output(const void *data, size_t length);
 
 /* tar_pack.c: a directory as a tar stream on standard output. */
 int pack_files(char **argv);
+/* The same, but fails at what it cannot read. */
+int pack_whole(char **argv);
 int pack_changes(char **argv);
 /* tar_unpack.c: a tar stream on standard input into a directory. */
 int unpack_files(char **argv);

@@ -67,11 +67,21 @@ static void put_pax(const char *name, const char *link, long long size, const ch
   pad((long long)used);
 }
 
+/* What cannot be read is left out, unless the archive replaces the directory. */
+static bool whole;
+
+static void leave_out(const char *path) {
+  if (!whole) return;
+  dprintf(2, "UNREADABLE %s", path);
+  _exit(1);
+}
+
 static void put_body(const char *path, long long size) {
   static char chunk[CHUNK];
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   for (long long left = size; left > 0;) {
     ssize_t got = fd < 0 ? 0 : read(fd, chunk, left < CHUNK ? (size_t)left : CHUNK);
+    if (got < 0 || fd < 0) leave_out(path);
     /* A file that shrinks while it is read is padded with zeros: the header has announced its size. */
     if (got <= 0) memset(chunk, 0, sizeof chunk), got = left < CHUNK ? (ssize_t)left : CHUNK;
     write_output(chunk, (size_t)got);
@@ -94,11 +104,11 @@ static void put_entry(const char *path, const char *name, const struct stat *sta
   if (!regular && !S_ISDIR(stat->st_mode) && !S_ISLNK(stat->st_mode)) return;
   if (S_ISLNK(stat->st_mode)) {
     ssize_t length = readlink(path, link, sizeof link - 1);
-    if (length < 0) return;
+    if (length < 0) return leave_out(path);
     link[length] = 0;
   }
   if (regular && access(path, R_OK)) {
-    if (!since) return;
+    if (!since) return leave_out(path);
     unchanged = true; /* it exists, so the host must not take it for deleted */
   }
   if (regular) read_attributes(path, attributes);
@@ -142,13 +152,17 @@ static void pack_below(const char *path, const char *relative) {
   if (!directory) {
     if (!*relative) tar_fail(path);
     if (since) put_unreadable(relative);
+    else leave_out(path);
     return;
   }
   for (struct dirent *entry; (entry = readdir(directory));) {
     char inner[PATH_MAX], name[PATH_MAX];
     struct stat stat;
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-    if (snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name) >= PATH_MAX || lstat(inner, &stat)) continue;
+    if (snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name) >= PATH_MAX || lstat(inner, &stat)) {
+      leave_out(inner);
+      continue;
+    }
     snprintf(name, sizeof name, "%s%s%s", relative, *relative ? "/" : "", entry->d_name);
     put_entry(inner, name, &stat);
     if (!S_ISDIR(stat.st_mode) || (!since && is_mount(inner, &stat, device_of(dirfd(directory))))) continue;
@@ -162,6 +176,11 @@ int pack_files(char **argv) {
   pack_below(argv[1], "");
   write_output(end, sizeof end);
   return 0;
+}
+
+int pack_whole(char **argv) {
+  whole = true;
+  return pack_files(argv);
 }
 
 /* Like pack_files, but with content only for what changed since argv[2]. The host finds deletions by the names. */

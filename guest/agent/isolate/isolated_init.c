@@ -40,6 +40,8 @@ static void relay_frame(enum frame_type type, const void *payload, size_t length
   send_message(to_parent, MESSAGE_FRAME, text, length + 1, -1);
 }
 
+static bool pass_file(int fd, int64_t base) { return send_message(to_parent, MESSAGE_FILE, &base, sizeof base, fd); }
+
 /* SECURITY: the same steps as in PID 1 of the sandbox; a failure ends the process before any command runs in it. */
 static void confine(const struct isolated_parts *parts) {
   const struct isolated_user *user = &isolated_user;
@@ -69,7 +71,19 @@ static void forget_private_entries(void) {
   for (uint64_t left = fs.f_files - fs.f_ffree; left > 1; left--) disk_remove_entry();
 }
 
+enum { END_TRIES = 500, END_PAUSE_US = 1000 };
+
+/* SECURITY: what a process writes after the last measurement would be counted by nobody. */
+static void end_other_processes(void) {
+  if (!isolated_user.on_linux) return;
+  for (int tries = 0; tries < END_TRIES && !kill(-1, SIGKILL); tries++) {
+    while (waitpid(-1, NULL, WNOHANG) > 0) continue;
+    usleep(END_PAUSE_US);
+  }
+}
+
 static _Noreturn void end_with(int status) {
+  end_other_processes();
   forget_private_entries();
   if (has_limits()) report_usage();
   send_message(to_parent, MESSAGE_STATUS, &status, sizeof status, -1);
@@ -114,6 +128,7 @@ static void parent_ready(struct watch *watch, uint32_t events) {
   int fd, length = receive_message(watch->fd, &kind, text, sizeof text, &fd);
   if (length < 0) _exit(0);
   if (kind == MESSAGE_START) send_message(from_child.fd, MESSAGE_START, "", 0, -1);
+  if (kind == MESSAGE_END) end_with(SIGKILL);
   if (kind == MESSAGE_VERDICT) sudo_handle_verdict(text, (size_t)length);
   if (kind == MESSAGE_SOCKET && length == sizeof(struct socket_request)) pass_socket(text);
 }
@@ -231,6 +246,7 @@ _Noreturn void isolated_main(const struct isolated_parts *parts) {
   if (!send_message(to_parent, MESSAGE_PREPARED, "", 0, -1)) _exit(EXIT_SETUP_FAILED);
   char *request = receive_assignment(&assignment);
   frame_relay = relay_frame;
+  disk_pass_files(pass_file);
   set_agent_processes(assignment.agent_processes);
   const char *problem = parse_command(&spec, request, assignment.request_length);
   if (problem) die("%s", problem);

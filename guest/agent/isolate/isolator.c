@@ -91,6 +91,7 @@ static _Noreturn void serve(void) {
 void isolator_start(int filter, struct isolated_user user) {
   int sockets[2];
   isolated_user = user;
+  disk_share();
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets)) die("socketpair: %s", strerror(errno));
   isolator_pid = fork();
   if (isolator_pid < 0) die("cannot start the isolator: %s", strerror(errno));

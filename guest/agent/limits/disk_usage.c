@@ -1,6 +1,8 @@
 #include "limits/limits.h"
 #include "supervise/resolve.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/vfs.h>
 
 /*
@@ -22,6 +24,13 @@ static dev_t ignored_devices[2];
 static int64_t untracked_growth;
 static int64_t entry_count; /* created and not deleted */
 static bool disk_full;      /* from when a command was stopped for it until there is space again */
+static bool table_full;     /* a file of an isolated command could not be tracked */
+/*
+ * Isolated commands: PID 1 tracks the files of all of them, because a file outlives the command that wrote it. Their namespace
+ * inits pass the files on, and see in shared memory whether the disk is full.
+ */
+static bool *shared_full;
+static bool (*pass_file)(int fd, int64_t base);
 
 static int64_t size_on_disk(const struct stat *stat) { return (int64_t)stat->st_blocks * 512; }
 
@@ -90,9 +99,42 @@ bool disk_track_file(int fd, const struct stat *stat, bool created) {
   int own = open_tracking_fd(fd);
   if (own < 0) untrack_closed(), own = open_tracking_fd(fd);
   if (own < 0) return false;
-  int64_t before = stat->st_size > size_on_disk(stat) ? stat->st_size : size_on_disk(stat);
-  tracked_files[file_count++] = (struct tracked_file){stat->st_dev, stat->st_ino, own, created ? 0 : before};
-  return true;
+  int64_t before = stat->st_size > size_on_disk(stat) ? stat->st_size : size_on_disk(stat), base = created ? 0 : before;
+  if (!pass_file)
+    return tracked_files[file_count++] = (struct tracked_file){stat->st_dev, stat->st_ino, own, base}, true;
+  bool passed = pass_file(own, base);
+  return close(own), passed;
+}
+
+enum { OTHER_FDS = 512 };
+
+/* How many files PID 1 can track and still receive descriptors. */
+static int capacity(void) {
+  struct rlimit most;
+  if (getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > MAX_TRACKED_FILES + OTHER_FDS) return MAX_TRACKED_FILES;
+  return most.rlim_cur > 2 * OTHER_FDS ? (int)most.rlim_cur - OTHER_FDS : (int)most.rlim_cur / 2;
+}
+
+void disk_track_passed(int fd, int64_t base) {
+  struct stat stat;
+  bool known = fd >= 0 && (fstat(fd, &stat) || is_tracked(&stat));
+  if (!known && file_count >= capacity()) untrack_closed();
+  if (!known && fd >= 0 && file_count < capacity()) {
+    tracked_files[file_count++] = (struct tracked_file){stat.st_dev, stat.st_ino, fd, base};
+    return;
+  }
+  if (!known) table_full = true;
+  if (fd >= 0) close(fd);
+}
+
+void disk_share(void) {
+  shared_full = mmap(NULL, sizeof *shared_full, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared_full == MAP_FAILED) die("shared memory: %s", strerror(errno));
+}
+
+void disk_pass_files(bool (*pass)(int fd, int64_t base)) {
+  pass_file = pass;
+  if (mprotect(shared_full, sizeof *shared_full, PROT_READ)) die("shared memory: %s", strerror(errno));
 }
 
 void disk_ignore_device(dev_t device) { ignored_devices[ignored_devices[0] ? 1 : 0] = device; }
@@ -142,9 +184,14 @@ uint64_t disk_usage(void) {
 
 static uint64_t disk_used(void) { return disk_usage() + isolated_usage().disk; }
 
+static bool set_full(bool full) {
+  if (shared_full) *shared_full = full;
+  return disk_full = full;
+}
+
 bool disk_is_full(void) {
-  disk_full = disk_full && disk_used() > limits.disk_bytes;
-  return disk_full;
+  if (pass_file) return *(volatile bool *)shared_full;
+  return set_full(disk_full && disk_used() > limits.disk_bytes);
 }
 
 /* In blocks. What is left below the first of them is not enough for anybody. */
@@ -161,7 +208,9 @@ bool own_disk_became_full(void) {
 
 /* While the disk is full all writes are refused, so no further command is stopped for what earlier ones wrote. */
 bool disk_limit_crossed(void) {
+  bool untracked = table_full;
+  table_full = false;
+  if (untracked) return true;
   if (!limits.disk_bytes || disk_is_full()) return false;
-  disk_full = disk_used() > limits.disk_bytes;
-  return disk_full;
+  return set_full(disk_used() > limits.disk_bytes);
 }

@@ -24,6 +24,12 @@ const char *exceeded_limit(void);
 bool disk_track_file(int fd, const struct stat *stat, bool created);
 /* Counts bytes that no file's size shows. */
 void disk_add_bytes(size_t length);
+/* Isolated commands. In PID 1, before the isolator is forked: */
+void disk_share(void);
+/* In a namespace init: files are not tracked here, but passed to PID 1 with their size before. */
+void disk_pass_files(bool (*pass)(int fd, int64_t base));
+/* In PID 1: a file that a namespace init passed; -1 if it could not be received. Takes the descriptor. */
+void disk_track_passed(int fd, int64_t base);
 /* Files on this device are not counted: a tmpfs that ends with its command counts as memory. */
 void disk_ignore_device(dev_t device);
 void disk_add_entry(void);

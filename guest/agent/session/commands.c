@@ -10,7 +10,9 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
+#include <time.h>
 
 /*
  * The commands that run. Each has a subreaper: a copy of the agent that adopts what the command leaves behind, so that
@@ -49,12 +51,13 @@ struct command *command_of_subreaper(pid_t pid) {
 bool command_ask_for_socket(const struct command *command, uint32_t stream, bool ipv6) {
   struct socket_request request = {stream, ipv6};
   return command->isolated && command->messages.fd >= 0 &&
-         send_message(command->messages.fd, MESSAGE_SOCKET, &request, sizeof request, -1);
+         send_message_now(command->messages.fd, MESSAGE_SOCKET, &request, sizeof request);
 }
 
 void command_pass_verdict(const struct command *command, const char *payload, size_t length) {
   if (!command || !command->isolated) return sudo_handle_verdict(payload, length);
-  if (command->messages.fd >= 0) send_message(command->messages.fd, MESSAGE_VERDICT, payload, length, -1);
+  /* Without its verdict, what `sudo` asked for does not start. */
+  if (command->messages.fd >= 0) send_message_now(command->messages.fd, MESSAGE_VERDICT, payload, length);
 }
 
 static void free_command(struct command *command) {
@@ -71,6 +74,7 @@ static void free_command(struct command *command) {
   watch_close(&command->messages);
   watch_close(&command->listener);
   watch_close(&command->proxy);
+  watch_close(&command->deadline);
   watch_close(&command->in);
   watch_close(&command->out[0]);
   watch_close(&command->out[1]);
@@ -132,7 +136,12 @@ static void isolated_message(struct command *command, char kind, char *text, siz
   struct socket_request request;
   if (kind == MESSAGE_SOCKET && length == sizeof request) {
     memcpy(&request, text, sizeof request);
-    return stream_take_socket(request.stream, command->id, fd);
+    return stream_take_socket(request.stream, command, fd);
+  }
+  int64_t base;
+  if (kind == MESSAGE_FILE && length == sizeof base) {
+    memcpy(&base, text, sizeof base);
+    return disk_track_passed(fd, base);
   }
   if (fd >= 0) close(fd);
   if (kind == MESSAGE_USAGE && length == sizeof command->usage) memcpy(&command->usage, text, length);
@@ -142,13 +151,42 @@ static void isolated_message(struct command *command, char kind, char *text, siz
 }
 
 static bool is_isolated_message(char kind) {
-  return kind == MESSAGE_PROXY || kind == MESSAGE_USAGE || kind == MESSAGE_FRAME || kind == MESSAGE_SOCKET;
+  return kind == MESSAGE_PROXY || kind == MESSAGE_USAGE || kind == MESSAGE_FRAME || kind == MESSAGE_SOCKET ||
+         kind == MESSAGE_FILE;
 }
 
-static void kill_command(const struct command *command) {
+enum { END_SECONDS = 1 };
+
+static void deadline_over(struct watch *watch, uint32_t events) {
+  (void)events;
+  const struct command *command = watch->owner;
+  watch_close(watch);
+  if (command->subreaper) kill(command->subreaper, SIGKILL);
+}
+
+static bool watch_deadline(struct command *command) {
+  struct itimerspec left = {.it_value = {.tv_sec = END_SECONDS}};
+  int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (fd < 0) return false;
+  watch_start(&command->deadline, fd, READABLE, deadline_over, command);
+  return !timerfd_settime(fd, 0, &left, NULL);
+}
+
+/*
+ * SECURITY: a namespace init that is killed can no longer say what its command has written since it was last measured, so it is
+ * asked to end, and killed only if it does not. While all processes are stopped, it alone continues.
+ */
+static void end_isolated(struct command *command) {
+  if (command->deadline.fd >= 0) return;
+  bool asked = command->messages.fd >= 0 && watch_deadline(command) &&
+               send_message_now(command->messages.fd, MESSAGE_END, "", 0);
+  kill(command->subreaper, asked ? SIGCONT : SIGKILL);
+}
+
+static void kill_command(struct command *command) {
   if (!command->isolated) return kill_tree(command->subreaper);
   /* PLATFORM: in gVisor the first process of a PID namespace never ends when it is killed; without its command it exits. */
-  if (command->subreaper && isolated_user.on_linux) kill(command->subreaper, SIGKILL);
+  if (command->subreaper && isolated_user.on_linux) end_isolated(command);
   else if (command->subreaper && command->child > 1) kill(command->child, SIGKILL);
 }
 
@@ -209,7 +247,7 @@ void command_watch_messages(struct command *command, int socket) {
 }
 
 static void watch_command(struct command *command, const struct stdio_pipes *pipes) {
-  command->listener.fd = command->proxy.fd = command->messages.fd = -1;
+  command->listener.fd = command->proxy.fd = command->deadline.fd = command->messages.fd = -1;
   if (pipes->messages[0] >= 0) command_watch_messages(command, pipes->messages[0]);
   stdio_watch(command, pipes);
 }

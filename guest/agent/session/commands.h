@@ -11,10 +11,12 @@ struct command {
   struct watch messages; /* from the command's child and its subreaper */
   struct watch listener; /* supervised system calls */
   struct watch in, out[2];
-  struct watch proxy; /* connections of an isolated command to the proxy */
+  struct watch proxy;    /* connections of an isolated command to the proxy */
+  struct watch deadline; /* until when the namespace init of a killed command must have ended */
   struct isolated_usage usage;
-  bool isolated; /* `subreaper` is the init of its namespaces */
-  int requests;  /* to its subreaper: what `sudo` asks for; -1 without a root user */
+  bool isolated;          /* `subreaper` is the init of its namespaces */
+  unsigned sockets_asked; /* requests for sockets that its namespace init has not answered yet */
+  int requests;           /* to its subreaper: what `sudo` asks for; -1 without a root user */
   bool terminal;
   bool may_start;      /* the host has sent FRAME_GO, perhaps before an isolated command had a process */
   bool kill_requested; /* kill it as soon as its pid is known */

@@ -74,18 +74,26 @@ static void read_failure(int socket, char *text, size_t size) {
     snprintf(text, size, "the namespaces of the command could not be created");
 }
 
+/* Room for all verdicts and sockets that can be on their way at once (MAX_REQUESTS, MAX_SOCKETS_ASKED). */
+static void enlarge_queue(int socket) {
+  int bytes = 1 << 20;
+  setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
+
 /* The namespace init is the command's subreaper from now on. */
 static void assign(struct waiting *one) {
   char text[1024];
   pid_t pid = prepared.pid;
   int socket = prepared.socket;
   prepared.pid = 0, prepared.socket = -1;
+  disk_is_full(); /* the next command sees what was freed meanwhile */
   if (!send_assignment(socket, one)) {
     read_failure(socket, text, sizeof text);
     close(socket);
     refuse(one, text);
   } else {
     one->command->subreaper = pid;
+    enlarge_queue(socket);
     command_watch_messages(one->command, socket);
     if (one->command->kill_requested) kill(pid, SIGKILL);
   }

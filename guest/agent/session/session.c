@@ -109,7 +109,7 @@ static void reap(struct watch *watch, uint32_t events) {
 
 /* As long as a command's descendants exist, so does its subreaper; without any there is nothing to measure. */
 static void check_limits(void) {
-  if (!commands_any()) return memory_usage_reset(), disk_release_deleted();
+  if (!commands_any()) return memory_usage_reset(), disk_release_deleted(), (void)disk_is_full();
   if (has_root_user && own_disk_became_full()) commands_report_violation("limit.disk", "the sandbox's disk is full");
   const char *limit = exceeded_limit();
   if (!limit) return;

@@ -287,6 +287,7 @@ export const FILE_OPERATIONS: Readonly<Record<string, number>> = {
   remove: 1, // PATH
   watch: 2, // PATH RECURSIVE
   pack: 1, // PATH
+  'pack-whole': 1, // PATH
   changes: 2, // PATH SINCE
   unpack: 1, // PATH
   sync: 1, // PATH

@@ -171,12 +171,14 @@ export class Templates {
       all: most ?? this.#archiveBytes,
       refuse: most === undefined ? noArchiveRoom : noVolumeRoom,
     }
+    // INVARIANT: the archive of a volume replaces its directory, so nothing may be missing.
+    const whole = most !== undefined
     const disk = live.plan.root !== undefined
     // A disk holds everything but what is in memory.
     const packed = disk ? [TEMPORARY] : directories
     try {
       for (const [index, directory] of packed.entries())
-        await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(directory))
+        await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(directory, { whole }))
       if (disk) await this.#keepDisk(live, record.id, room, bytes)
     } catch (error) {
       // An archive that exceeded the limit has no record, so it must be removed here.

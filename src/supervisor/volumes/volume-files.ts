@@ -200,7 +200,9 @@ export class VolumeFiles {
       const target = await this.#open(principal, to, { id, mode: 'rw' })
       try {
         await still(volumes.usersOf(from, 'writers'), () =>
-          this.use(principal, from, (source) => target.files.unpack(ROOT, source.files.pack(ROOT))),
+          this.use(principal, from, (source) =>
+            target.files.unpack(ROOT, source.files.pack(ROOT, { whole: true })),
+          ),
         )
       } finally {
         await target.close()

@@ -12,7 +12,7 @@
  * There is no other way out of the network namespace.
  */
 
-enum { MAX_STREAMS = 4096 };
+enum { MAX_STREAMS = 4096, MAX_SOCKETS_ASKED = 32 };
 
 struct stream {
   uint32_t id;
@@ -20,6 +20,7 @@ struct stream {
   bool connecting, host_ended, guest_ended; /* end of data in each direction */
   unsigned port;                            /* while connecting */
   bool ipv6;                                /* while connecting: IPv6 is being tried */
+  bool waits;                               /* its socket was not asked for yet */
   uint32_t command;                         /* the isolated command whose port it is; 0: the sandbox's own network */
   int64_t send_window;                      /* bytes that the host can still receive */
   char *pending;                            /* data that the socket has not accepted yet */
@@ -126,7 +127,6 @@ static void refuse_stream(struct stream *stream) {
   free_stream(stream);
 }
 
-/* A socket belongs to the network that it was created in, so an isolated command's namespace init creates it. */
 static void try_connect(struct stream *stream);
 
 static void use_socket(struct stream *stream, int socket) {
@@ -137,17 +137,41 @@ static void use_socket(struct stream *stream, int socket) {
   try_connect(stream);
 }
 
+/*
+ * A socket belongs to the network that it was created in, so an isolated command's namespace init creates it. SECURITY: that
+ * process may be stopped, or wait until we read its messages. Only a few requests are on their way to it, so that we never wait for it.
+ */
+static void ask_for_socket(struct stream *stream, struct command *command) {
+  stream->waits = command->sockets_asked >= MAX_SOCKETS_ASKED;
+  if (stream->waits) return;
+  if (!command_ask_for_socket(command, stream->id, stream->ipv6)) return refuse_stream(stream);
+  command->sockets_asked++;
+}
+
 static void try_connect(struct stream *stream) {
   if (!stream->command) return use_socket(stream, open_stream_socket(stream->ipv6));
   struct command *command = command_find(stream->command);
-  if (!command || !command_ask_for_socket(command, stream->id, stream->ipv6)) refuse_stream(stream);
+  if (command) ask_for_socket(stream, command);
+  else refuse_stream(stream);
 }
 
-void stream_take_socket(uint32_t id, uint32_t command, int fd) {
-  struct stream *stream = find_stream(id);
-  bool awaited = stream && stream->command == command && stream->connecting && stream->socket.fd < 0;
+/* The list begins with the newest one. */
+static struct stream *oldest_waiting(uint32_t command) {
+  struct stream *oldest = NULL;
+  for (struct stream *stream = streams; stream; stream = stream->next)
+    if (stream->waits && stream->command == command) oldest = stream;
+  return oldest;
+}
+
+void stream_take_socket(uint32_t id, struct command *command, int fd) {
+  struct stream *stream = find_stream(id), *next;
+  bool awaited =
+      stream && stream->command == command->id && stream->connecting && stream->socket.fd < 0 && !stream->waits;
+  if (command->sockets_asked) command->sockets_asked--;
   if (awaited) use_socket(stream, fd);
   else if (fd >= 0) close(fd);
+  while (command->sockets_asked < MAX_SOCKETS_ASKED && (next = oldest_waiting(command->id)))
+    ask_for_socket(next, command);
 }
 
 void streams_forget_command(uint32_t command) {

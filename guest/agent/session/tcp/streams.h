@@ -4,6 +4,8 @@
 
 #include "common/event_loop.h"
 
+struct command;
+
 /* proxy_listener.c */
 int listen_on_loopback(int port);
 /* Passes the listening socket to the host, which then accepts the connections itself. */
@@ -19,7 +21,7 @@ void stream_listen_for(struct watch *watch, int fd, uint32_t command);
 void stream_connect(uint32_t id, unsigned port, uint32_t command);
 int open_stream_socket(bool ipv6);
 /* The socket that a stream waits for, from the namespace init of its command; -1: there is none. */
-void stream_take_socket(uint32_t id, uint32_t command, int fd);
+void stream_take_socket(uint32_t id, struct command *command, int fd);
 /* Refuses the streams that wait for a command which has ended. */
 void streams_forget_command(uint32_t command);
 /* Returns false when the id is not a stream's. */
