@@ -96,6 +96,24 @@ print(taken, flush=True)
   })
 })
 
+test('a disk limit does not count open files of a user who may have few of them', { timeout: 60_000 }, () => {
+  const work = join(testHost.base, 'many')
+  mkdirSync(work)
+  writeFileSync(join(work, 'many.sh'), 'for i in $(seq 2000); do echo x > f$i || exit 1; done; cat f1\n')
+  const run = `${cliWords()} run --no-broker --disk 100 -- bash many.sh`
+  const env = {
+    PATH: process.env.PATH,
+    HOME: join(testHost.base, 'home'),
+    RINGFENCE_HOME: join(testHost.base, 'state'),
+  }
+  const { stdout, stderr } = spawnSync('prlimit', ['--nofile=1200:1200', 'bash', '-c', run], {
+    encoding: 'utf8',
+    cwd: work,
+    env,
+  })
+  expect([stdout, stderr]).toEqual(['x\n', ''])
+})
+
 describe('a large tree', () => {
   test('with 5,000 files does not slow down the start', { timeout: 120_000 }, async () => {
     const large = join(testHost.base, 'large')

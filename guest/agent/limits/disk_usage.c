@@ -88,10 +88,19 @@ static bool is_ignored(dev_t device) {
   return device && (device == ignored_devices[0] || device == ignored_devices[1]);
 }
 
+enum { OTHER_FDS = 512 };
+
+/* How many files can be tracked while there are still descriptors for everything else. */
+static int capacity(void) {
+  struct rlimit most;
+  if (getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > MAX_TRACKED_FILES + OTHER_FDS) return MAX_TRACKED_FILES;
+  return most.rlim_cur > 2 * OTHER_FDS ? (int)most.rlim_cur - OTHER_FDS : (int)most.rlim_cur / 2;
+}
+
 static int open_tracking_fd(int fd) {
   char link[64];
   snprintf(link, sizeof link, "self/fd/%d", fd);
-  return file_count < MAX_TRACKED_FILES ? openat(proc_fd, link, O_PATH | O_CLOEXEC) : -1;
+  return file_count < capacity() ? openat(proc_fd, link, O_PATH | O_CLOEXEC) : -1;
 }
 
 bool disk_track_file(int fd, const struct stat *stat, bool created) {
@@ -104,15 +113,6 @@ bool disk_track_file(int fd, const struct stat *stat, bool created) {
     return tracked_files[file_count++] = (struct tracked_file){stat->st_dev, stat->st_ino, own, base}, true;
   bool passed = pass_file(own, base);
   return close(own), passed;
-}
-
-enum { OTHER_FDS = 512 };
-
-/* How many files PID 1 can track and still receive descriptors. */
-static int capacity(void) {
-  struct rlimit most;
-  if (getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > MAX_TRACKED_FILES + OTHER_FDS) return MAX_TRACKED_FILES;
-  return most.rlim_cur > 2 * OTHER_FDS ? (int)most.rlim_cur - OTHER_FDS : (int)most.rlim_cur / 2;
 }
 
 void disk_track_passed(int fd, int64_t base) {
