@@ -212,9 +212,12 @@ export class CreateRouter {
       this.#parts.metrics.count('ringfence_placement_refused_total', 'Creates without a node, by reason.', {
         reason,
       })
+    // Its node can be removed while the create looks for it.
+    const isRemoved = pinned !== undefined && refused.size === 0
     const because = pinned === undefined ? '' : `${pinned}: `
-    const message = `no node takes this sandbox: ${because}${describeRefusals(refused)}`
-    if (pinned !== undefined && refused.has('lost'))
+    const reasons = isRemoved ? 'that node does not run' : describeRefusals(refused)
+    const message = `no node takes this sandbox: ${because}${reasons}`
+    if (isRemoved || (pinned !== undefined && refused.has('lost')))
       return new SandboxError('unreachable', message, {
         hint: 'repeat the request: the node comes back, or what is on it is available elsewhere',
         retryAfterSecs: 5,
