@@ -78,6 +78,30 @@ describe('selection', () => {
   const slow = backend('slow', GOOD, { emulated: true, level: 'microvm' })
   const none = backend('none', without(...GUARANTEE_NAMES), { level: 'native', byNameOnly: true })
 
+  test.each<[string, readonly string[], Record<string, unknown>, string]>([
+    ['the first of the order', ['weak', 'strong'], {}, 'weak'],
+    ['the next of the order', ['broken', 'strong'], {}, 'strong'],
+    [
+      'no backend outside of the order, if those in it are unavailable',
+      ['broken'],
+      {},
+      'backend-unavailable',
+    ],
+    ['no backend outside of the order, if those in it lack a guarantee', ['leaky'], {}, 'missing-guarantee'],
+    [
+      'no backend outside of the order, if those in it are too weak',
+      ['weak'],
+      { minIsolation: 'gvisor' },
+      'backend-unavailable',
+    ],
+    ['none, if the order is empty', [], {}, 'backend-unavailable'],
+    ['a backend outside of the order, if it is named', ['strong'], { backend: 'weak' }, 'weak'],
+  ])('with an order of the operator: %s', async (_, order, spec, expected) => {
+    const registry = registryOf([strong, 9], [weak, 5], [leaky, 3], [broken, 1])
+    registry.setOrder(order)
+    expect(await chosen(registry, spec)).toBe(expected)
+  })
+
   test.each<[string, readonly (readonly [Backend, number])[], Record<string, unknown>, string]>([
     [
       'the highest priority',

@@ -32,6 +32,8 @@ export class SandboxRegistry {
   readonly #memory: ProbeCache | undefined
   readonly #emulates: () => boolean
   readonly #broken: (backend: string) => readonly Guarantee[]
+  /** The backends of `[backends] order`; undefined: all of them, by priority. */
+  #order: readonly string[] | undefined
 
   /**
    * `emulates`: the operator accepts emulated virtual machines for automatic selection. `broken`: what `ringfence prove` found
@@ -52,9 +54,21 @@ export class SandboxRegistry {
     return this
   }
 
-  /** All backends, highest priority first. */
+  /**
+   * The backends for requests that name none, in this order. SECURITY: nothing else is used in their place: an operator who
+   * lists only `gvisor` never wants a tenant's code behind `bubblewrap`.
+   */
+  setOrder(names: readonly string[]): void {
+    this.#order = names
+  }
+
+  /** All backends: those of the order first, then by priority. */
   list(): readonly Backend[] {
-    return [...this.#entries.values()].sort((a, b) => b.priority - a.priority).map((entry) => entry.backend)
+    const order = this.#order ?? []
+    const place = (name: string): number => (order.includes(name) ? order.indexOf(name) : order.length)
+    return [...this.#entries.values()]
+      .sort((a, b) => place(a.backend.name) - place(b.backend.name) || b.priority - a.priority)
+      .map((entry) => entry.backend)
   }
 
   get(name: string): Backend | undefined {
@@ -91,13 +105,15 @@ export class SandboxRegistry {
       if (!gap) return backend
       gaps.push(gap)
     }
-    throw refusal(plan, gaps)
+    throw refusal(plan, gaps, this.#order)
   }
 
   #candidates(plan: Plan): readonly Backend[] {
     const found =
       plan.backend === undefined
-        ? this.list().filter((backend) => isAutomatic(backend, plan, this.#emulates()))
+        ? this.list().filter(
+            (backend) => this.#isListed(backend) && isAutomatic(backend, plan, this.#emulates()),
+          )
         : [this.#named(plan.backend)]
     return withVolumes(withImage(withRoot(withReview(withPermission(found, plan), plan), plan), plan), plan)
   }
@@ -106,6 +122,10 @@ export class SandboxRegistry {
   async assertCovers(backend: Backend, plan: Plan): Promise<void> {
     const gap = await this.#gap(backend, plan)
     if (gap) throw refusal(plan, [gap])
+  }
+
+  #isListed({ name }: Backend): boolean {
+    return this.#order?.includes(name) ?? true
   }
 
   #named(name: string): Backend {
@@ -160,16 +180,16 @@ const isAutomatic = (backend: Backend, plan: Plan, emulates: boolean): boolean =
 export const missingOf = (needs: readonly Guarantee[], claims: readonly Guarantee[]): readonly Guarantee[] =>
   needs.filter((name) => !claims.includes(name))
 
-function refusal(plan: Plan, gaps: readonly Gap[]): SandboxError {
+function refusal(plan: Plan, gaps: readonly Gap[], order?: readonly string[]): SandboxError {
   const best = gaps.find((gap) => gap.available) ?? gaps[0]
   if (!best) {
-    return new SandboxError(
-      'backend-unavailable',
-      `no backend on this host provides \`${plan.minLevel}\` isolation`,
-      {
-        hint: 'run `ringfence doctor` to see what this host can do',
-      },
-    )
+    const who = order === undefined ? 'no backend on this host' : 'no backend in `[backends] order`'
+    return new SandboxError('backend-unavailable', `${who} provides \`${plan.minLevel}\` isolation`, {
+      hint:
+        order === undefined
+          ? 'run `ringfence doctor` to see what this host can do'
+          : 'add one to the list (an emulated one also needs `emulate = true`), or name one in the request',
+    })
   }
   const code = best.available ? 'missing-guarantee' : 'backend-unavailable'
   return new SandboxError(code, `${best.backend.name}: ${best.reason}`, {
@@ -237,7 +257,7 @@ function withImage(found: readonly Backend[], { image }: Plan): readonly Backend
   if (image === undefined) return found
   const able = found.filter((backend) => backend.runsImages)
   if (able.length > 0) return able
-  throw new SandboxError('unsupported', `no backend on this host can run the image \`${image}\``, {
+  throw new SandboxError('unsupported', `no backend that may be used here can run the image \`${image}\``, {
     hint: 'leave out --image, or choose --backend docker or gvisor',
   })
 }
@@ -247,7 +267,8 @@ function withRoot(found: readonly Backend[], { root, backend }: Plan): readonly 
   if (!root) return found
   const able = found.filter(({ writableRoots }) => writableRoots)
   if (able.length > 0) return able
-  const who = backend === undefined ? 'no backend on this host can' : `the backend \`${backend}\` cannot`
+  const who =
+    backend === undefined ? 'no backend that may be used here can' : `the backend \`${backend}\` cannot`
   throw new SandboxError('unsupported', `${who} give a sandbox a writable root`, {
     hint: 'use bubblewrap, or leave out `root`',
   })
@@ -258,7 +279,8 @@ function withReview(found: readonly Backend[], { mounts, backend }: Plan): reado
   if (!mounts.some(({ overlay }) => overlay)) return found
   const able = found.filter(({ reviews }) => reviews)
   if (able.length > 0) return able
-  const who = backend === undefined ? 'no backend on this host can' : `the backend \`${backend}\` cannot`
+  const who =
+    backend === undefined ? 'no backend that may be used here can' : `the backend \`${backend}\` cannot`
   throw new SandboxError('unsupported', `${who} hold changes back for review`, {
     hint: 'use bubblewrap, or leave out --review',
   })
@@ -269,7 +291,8 @@ function withVolumes(found: readonly Backend[], { volumes, backend }: Plan): rea
   if (volumes.length === 0) return found
   const able = found.filter((one) => one.mountsVolumes)
   if (able.length > 0) return able
-  const who = backend === undefined ? 'no backend on this host can' : `the backend \`${backend}\` cannot`
+  const who =
+    backend === undefined ? 'no backend that may be used here can' : `the backend \`${backend}\` cannot`
   throw new SandboxError('unsupported', `${who} mount volumes`, {
     hint: 'use bubblewrap, docker or gvisor, or leave the volumes out',
   })

@@ -87,14 +87,16 @@ export function registryFor(options: RegistryOptions, parts: RegistryParts): San
   return registry
 }
 
-/** Applies `[backends] order`: listed backends come first, in that order; the others follow in default order. */
+/** Applies `[backends] order`. A backend of another platform may be listed; a name that does not exist is an error. */
 export function orderBy(registry: SandboxRegistry, order: readonly string[] | undefined): void {
-  for (const [index, name] of (order ?? []).entries()) {
-    const backend = registry.get(name)
-    if (backend) registry.register(backend, ORDERED - index)
-  }
+  if (order === undefined) return
+  const unknown = order.find((name) => !Object.hasOwn(PRIORITY, name))
+  if (unknown !== undefined)
+    throw new SandboxError('invalid-config', `[backends] order: no such backend \`${unknown}\``, {
+      hint: `known: ${Object.keys(PRIORITY).join(', ')}`,
+    })
+  registry.setOrder(order)
 }
-const ORDERED = 1000
 
 /** Sockets of container engines: the configured one, or the default paths. SECURITY: only local sockets. */
 function engineSockets(env: Readonly<Record<string, string>>): readonly string[] {

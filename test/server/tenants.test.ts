@@ -360,3 +360,27 @@ test('a skill has no more rights than the tenant that runs it', async () => {
   expect(await run('file_read = ["data/**"]', plain)).toBe(200)
   rmSync(dir, { recursive: true, force: true })
 })
+
+test('no sandbox of a tenant runs on a backend that the operator did not list', async () => {
+  const other = await startTestServer('[backends]\norder = ["mock", "kubernetes"]\n')
+  const key = (await other.server.parts.keys.create({ e2b: true, tenant: 'acme', scopes: ALL })).secret
+  const made = await other.call('POST', '/v1/sandboxes', { key, body: {} })
+  expect(made.status, made.text).toBe(403)
+  expect(made.json.hint).toContain('backends = ["kubernetes"]')
+  const asE2b = await fetch(`${other.server.url}/sandboxes`, {
+    method: 'POST',
+    headers: { 'x-api-key': key, 'content-type': 'application/json' },
+    body: '{"templateID":"base"}',
+  })
+  expect(asE2b.status).toBe(403)
+  const operators = await other.call('POST', '/v1/sandboxes', { body: {} })
+  expect(operators.json).toMatchObject({ code: 'backend-unavailable' })
+  await other.close()
+})
+
+test('a server does not start with a backend in its order that does not exist', async () => {
+  await expect(startTestServer('[backends]\norder = ["bubblewarp"]\n')).rejects.toMatchObject({
+    code: 'invalid-config',
+    message: expect.stringContaining('bubblewarp'),
+  })
+})

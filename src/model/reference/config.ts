@@ -113,7 +113,8 @@ const SETTINGS: Described<Exclude<SettingPath<Config>, `mcp.${string}`>> = {
   'skills.require_inspection': ['Whether a skill runs only after `ringfence skill inspect`.', false],
   'skills.require_signature': ['Whether a skill runs only if it is signed with a trusted key.', false],
   backends: 'Isolation mechanisms.',
-  'backends.order': 'The order in which a server tries backends for a request that names none.',
+  'backends.order':
+    'The backends that a server tries for a request that names none, in this order. Others are not used in their place. Default: all.',
   'backends.allow_native': [
     'Whether a server may run commands without isolation, for keys with the scope `admin` and tenants with the grant.',
     false,
