@@ -7,8 +7,9 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync 
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { compilePolicy, judgeLine, Sandbox, wrap } from '../dist/bench/library.js'
+import { compilePolicy, judgeLine, Sandbox } from '../dist/bench/library.js'
 import { goal, percentile, skipped } from './goals.mjs'
+import { rawBwrap } from './raw-bwrap.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = dirname(here)
@@ -48,27 +49,9 @@ const started = (file, args, extra = {}) =>
     )
   })
 
-/** Plain bubblewrap with the mounts of a Ringfence sandbox: the cost of the sandbox without Ringfence's own code. */
 async function sameBwrap() {
-  const { env } = await wrap({ workspace }, ['true'], options)
-  const items = Array.from(
-    { length: Number(env.RINGFENCE_LAUNCH) },
-    (_, index) => env[`RINGFENCE_LAUNCH_${index}`],
-  )
-  const args = []
-  for (let at = 0; at < items.length; at++) {
-    if (items[at] === 'arg') args.push(items[++at])
-    else if (items[at] === 'bind') {
-      args.push(items[at + 1] === 'rw' ? '--bind' : '--ro-bind', items[at + 2], items[at + 5])
-      at += 5
-    } else if (items[at] === 'file') {
-      // Drop the permissions option of a file that plain bubblewrap does not get here.
-      args.splice(-2)
-      at += 2
-    } else at += 1
-  }
-  const plain = args.filter((arg, index) => !['--cap-add'].includes(arg) && args[index - 1] !== '--cap-add')
-  return () => started('/usr/bin/bwrap', [...plain, '--', 'true'])
+  const args = await rawBwrap(workspace, options)
+  return () => started('/usr/bin/bwrap', [...args, '--', 'true'])
 }
 
 async function ours() {

@@ -8,7 +8,8 @@ import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
-import { goal, skipped } from './goals.mjs'
+import { withFloor } from './floor.mjs'
+import { floor, goal, skipped } from './goals.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const rounds = Number(process.env.ROUNDS ?? 50)
@@ -75,6 +76,19 @@ async function together(name, delay) {
   await Promise.all(fine.map((one) => one.sandbox.kill()))
 }
 
+/** The same burst without Ringfence's own code. */
+async function bareBurst({ first }) {
+  const times = await Promise.all(
+    Array.from({ length: burst }, async () => {
+      const started = performance.now()
+      await first()
+      return performance.now() - started
+    }),
+  )
+  row('burst of plain bubblewrap from a bare Node server', times)
+  if (burst === 100) floor('E2B client: burst of 100, p95', at(times, 0.95))
+}
+
 const FILE_BYTES = 100 * 1024 * 1024
 
 /** A file of 100 MB through the client, beside `cp` of the same file. */
@@ -126,6 +140,7 @@ try {
   await sandbox.kill()
   await together(`staggered: ${burst}, one every ${STAGGER_MS} ms`, STAGGER_MS)
   await together(`burst of ${burst}`, 0)
+  await withFloor(home, ['/bin/bash', '-l', '-c', 'node -v'], bareBurst)
 } finally {
   server.kill('SIGTERM')
   await new Promise((resolve) => server.on('exit', resolve))

@@ -45,6 +45,12 @@ export function goal(name, value, p99) {
   if (Number.isFinite(value)) note({ name, value, ...(Number.isFinite(p99) ? { p99 } : {}) })
 }
 
+/** Reports the least value that a goal's row can have with Node and the same tools, measured in the same run. */
+export function floor(name, value) {
+  if (!Object.hasOwn(GOALS, name)) throw new Error(`no goal is called \`${name}\``)
+  if (Number.isFinite(value)) note({ floorOf: name, floor: value })
+}
+
 /** Names a peer or a part that could not be measured. */
 export const skipped = (name, reason) => note({ skipped: name, reason: String(reason).split('\n')[0] })
 
@@ -61,7 +67,8 @@ export function collect(path) {
   const rows = Object.entries(GOALS).map(([name, goal]) => {
     const found = entries.findLast((entry) => entry.name === name)
     const state = found === undefined ? 'not measured' : isMet(goal, found.value) ? 'met' : 'missed'
-    return { name, ...goal, value: found?.value, p99: found?.p99, state }
+    const least = entries.findLast(({ floorOf }) => floorOf === name)
+    return { name, ...goal, value: found?.value, p99: found?.p99, floor: least?.floor, state }
   })
   return { rows, skipped: entries.filter((entry) => entry.skipped !== undefined) }
 }
@@ -72,11 +79,12 @@ export const shown = (value) =>
 /** The closing table. */
 export function goalTable({ rows, skipped }, isPart = false) {
   const wanted = isPart ? rows.filter(({ value }) => value !== undefined) : rows
-  const lines = wanted.map(({ name, value, most, least, unit = '', p99, state }) => {
+  const lines = wanted.map(({ name, value, most, least, unit = '', p99, floor, state }) => {
     const limit = most === undefined ? `≥ ${shown(least)}` : `≤ ${shown(most)}`
     const measured = value === undefined ? '–' : `${shown(value)}${unit && ` ${unit}`}`
     const tail = p99 === undefined ? '' : `  p99 ${shown(p99)}${unit && ` ${unit}`}`
-    return `${state.padEnd(13)} ${name.padEnd(62)} ${measured.padStart(10)}  goal ${limit}${unit && ` ${unit}`}${tail}`
+    const lowest = floor === undefined ? '' : `  floor ${shown(floor)}${unit && ` ${unit}`}`
+    return `${state.padEnd(13)} ${name.padEnd(62)} ${measured.padStart(10)}  goal ${limit}${unit && ` ${unit}`}${tail}${lowest}`
   })
   const missing = skipped.map(({ skipped, reason }) => `not run: ${skipped}: ${reason}`)
   return [...lines, ...missing].join('\n')
@@ -109,6 +117,7 @@ export function historyLine({ rows }, root) {
     machine,
     values: column('value'),
     p99: column('p99'),
+    floors: column('floor'),
   }
   return `${JSON.stringify(line)}\n`
 }

@@ -11,7 +11,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { goal } from './goals.mjs'
+import { floor, goal } from './goals.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const peerEntry = join(here, 'node_modules', '@anthropic-ai', 'sandbox-runtime', 'dist', 'sandbox')
@@ -258,6 +258,9 @@ async function main() {
   const slower = (column) => base[column] / median(results[inSandbox]?.[column] ?? [])
   goal('proxy from a sandbox: direct ÷ ours, new connections', slower(0))
   goal('proxy from a sandbox: direct ÷ ours, bulk', slower(COLUMNS.length - 1))
+  const piped = results[ways.findIndex(([name]) => name === 'bare pipe in Node')] ?? []
+  floor('proxy from a sandbox: direct ÷ ours, new connections', base[0] / median(piped[0] ?? []))
+  floor('proxy from a sandbox: direct ÷ ours, bulk', base[2] / median(piped[2] ?? []))
   console.log(`${'1 KiB with a new connection per request; bulk over one'.padEnd(34)}`)
   console.log(`${''.padEnd(34)} ${COLUMNS.map((name) => `${name.padStart(12)}      ×`).join(' ')}`)
   for (const [row, [name]] of ways.entries())

@@ -9,7 +9,8 @@ import { dirname, join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { RingfenceClient } from '../dist/client.js'
-import { goal } from './goals.mjs'
+import { withFloor } from './floor.mjs'
+import { floor, goal } from './goals.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const base = mkdtempSync(join(tmpdir(), 'ringfence-bench-server-'))
@@ -196,6 +197,28 @@ const cp = (from, to) =>
     spawn('cp', [from, to]).on('close', (code) => (code === 0 ? resolve() : reject(new Error('cp failed'))))
   })
 
+/** What remains without Ringfence's own code, for the rows above. */
+async function floors(bare) {
+  const times = []
+  for (let round = 0; round < rounds; round++) times.push(await timed(bare.first))
+  floor('HTTP: create + first command, p50', at(times, 0.5))
+  const crowd = await Promise.all(Array.from({ length: 100 }, () => timed(bare.first)))
+  floor('HTTP: burst of 100, p95', at(crowd, 0.95))
+  const bytes = new Uint8Array(100 * 1024 * 1024).fill(97)
+  const [from, to] = [join(base, 'large'), join(base, 'copy')]
+  const files = { cp: [], write: [], read: [] }
+  for (let round = 0; round < 5; round++) {
+    files.cp.push(await timed(() => cp(from, to)))
+    files.write.push(await timed(() => bare.write(bytes)))
+    files.read.push(await timed(bare.read))
+  }
+  for (const name of ['write', 'read']) {
+    const ratio = at(files[name], 0.5) / at(files.cp, 0.5)
+    floor(`HTTP: ${name} 100 MB ÷ cp`, ratio)
+    floor(`E2B client: ${name} 100 MB ÷ cp`, ratio)
+  }
+}
+
 async function listing(client) {
   const page = async () => {
     const times = []
@@ -223,6 +246,7 @@ try {
   row('burst of 100, p95', at(crowd, 0.95), 'ms', 1500)
   goal('HTTP: burst of 100, p95', at(crowd, 0.95), at(crowd, 0.99))
   await files(server.client)
+  await withFloor(base, ['true'], floors)
   await cycles(server, full ? 10_000 : 3000)
   row('listing a page, few records, p50', few, 'ms')
   row(`listing a page, ${full ? '10,000' : '500'} records, p50`, await listing(server.client), 'ms')

@@ -28,11 +28,13 @@ function table(runs) {
     const run = lastOf(runs, name)
     const value = run?.values[name]
     const p99 = run?.p99?.[name]
+    const floor = run?.floors?.[name]
     const unit = goal.unit ? ` ${goal.unit}` : ''
     const cells = [
       name,
       value === undefined ? 'not measured' : `${shown(value)}${unit}`,
       p99 === undefined ? '' : `${shown(p99)}${unit}`,
+      floor === undefined ? '' : `${shown(floor)}${unit}`,
       goalText(goal),
       value === undefined ? '' : isMet(goal, value) ? 'met' : '**missed**',
     ]
@@ -40,11 +42,11 @@ function table(runs) {
   })
   const { time, commit, machine } = runs.at(-1)
   return [
-    '| measured | median | p99 | goal | |',
-    '|---|---|---|---|---|',
+    '| measured | median | p99 | floor | goal | |',
+    '|---|---|---|---|---|---|',
     ...rows,
     '',
-    `Measured ${time.slice(0, 10)} at commit \`${commit}\`: ${machine.cores} cores, ${machine.memory_gb} GB, Linux ${machine.kernel}, Node ${machine.node}. For a ratio, p99 is our 99th percentile ÷ the peer's median.`,
+    `Measured ${time.slice(0, 10)} at commit \`${commit}\`: ${machine.cores} cores, ${machine.memory_gb} GB, Linux ${machine.kernel}, Node ${machine.node}. For a ratio, p99 is our 99th percentile ÷ the peer's median. Floor: the same without Ringfence's own code (a Node server that only starts plain bubblewrap, or only stores and sends the file; a pipe in Node instead of the proxy), measured in the same run.`,
   ].join('\n')
 }
 
