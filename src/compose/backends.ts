@@ -14,7 +14,7 @@ import { caller, hostFingerprint, systemProgram } from '../host/system.ts'
 import type { KubernetesConfig, MICROVM_DRIVERS } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Plan } from '../model/plan.ts'
-import type { Isolation, Spec } from '../model/spec.ts'
+import type { BACKENDS, Isolation, Spec } from '../model/spec.ts'
 import { VERSION } from '../model/version.ts'
 import { type Observed, pathsOf, planFor, type SandboxPolicy } from '../policy/plan.ts'
 import { agentPath, packageFile } from './files.ts'
@@ -57,7 +57,7 @@ const PRIORITY = {
   openshell: 5,
   native: 0,
   mock: 0,
-} as const
+} as const satisfies Record<(typeof BACKENDS)[number], number>
 
 /** Every backend. Those that are expensive to load are loaded on first use. */
 export function registryFor(options: RegistryOptions, parts: RegistryParts): SandboxRegistry {
@@ -85,17 +85,6 @@ export function registryFor(options: RegistryOptions, parts: RegistryParts): San
   ]
   for (const backend of local) registry.register(backend, PRIORITY[backend.name as keyof typeof PRIORITY])
   return registry
-}
-
-/** Applies `[backends] order`. A backend of another platform may be listed; a name that does not exist is an error. */
-export function orderBy(registry: SandboxRegistry, order: readonly string[] | undefined): void {
-  if (order === undefined) return
-  const unknown = order.find((name) => !Object.hasOwn(PRIORITY, name))
-  if (unknown !== undefined)
-    throw new SandboxError('invalid-config', `[backends] order: no such backend \`${unknown}\``, {
-      hint: `known: ${Object.keys(PRIORITY).join(', ')}`,
-    })
-  registry.setOrder(order)
 }
 
 /** Sockets of container engines: the configured one, or the default paths. SECURITY: only local sockets. */

@@ -32,7 +32,7 @@ import type { SkillParts } from '../server/parts.ts'
 import type { SkillRunner } from '../skills/runner.ts'
 import type { EgressParts, PreparedEgress } from '../supervisor/egress.ts'
 import { type AskedCommand, Gate, type WorkingDirectory } from '../supervisor/gate.ts'
-import { orderBy, registryFor } from './backends.ts'
+import { registryFor } from './backends.ts'
 import { agentPath, guestFile, packageFile } from './files.ts'
 
 /** The composition root: the only file that reads the environment and imports every module. */
@@ -130,7 +130,8 @@ export async function compose(options: ComposeOptions = {}): Promise<Ringfence> 
   const closing: (() => Promise<void>)[] = [async () => vault.dispose()]
   const registry = registryFor(options, { stateDir, env, observe, closing, ...backendSettings(() => now) })
   // `[backends] order` applies to servers; a single command uses the host's own tools.
-  if (options.stays) orderBy(registry, now.config.backends?.order)
+  const order = now.config.backends?.order
+  if (options.stays && order) registry.setOrder(order)
   const trail = options.trail ?? lazyTrail(stateDir, () => databaseUrl(now.config, env))
   const judge: Ringfence['judge'] = (command, directory) => now.judge(command, directory)
   const gate = new Gate({

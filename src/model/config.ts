@@ -14,7 +14,7 @@ import {
   type Shape,
   text,
 } from './shape.ts'
-import { NETWORK_MODES, UNLISTED } from './spec.ts'
+import { BACKENDS, NETWORK_MODES, UNLISTED } from './spec.ts'
 
 /** The shape of `ringfence.toml`. Unknown keys are errors, so that a typo never drops a rule. */
 
@@ -323,7 +323,7 @@ export const configShape = object({
   ),
   backends: optional(
     object({
-      order: optional(list(text())),
+      order: optional(list(oneOf(...BACKENDS))),
       /** Whether a server may run commands without isolation, for keys with the scope `admin` and tenants with the grant. */
       allow_native: optional(boolean()),
       /** Docker's container runtime; default: the engine's default. */

@@ -133,5 +133,19 @@ export const parseSpec = (value: unknown): Spec => specShape.parse(value, '')
 /** Whether sandboxes of a backend can outlive the server that created them. */
 export const mayOutlive = (backend: string | null | undefined): boolean => backend === 'kubernetes'
 
+/** Every backend that Ringfence has, on any platform. */
+export const BACKENDS = [
+  'bubblewrap',
+  'seatbelt',
+  'docker',
+  'gvisor',
+  'microvm',
+  'kubernetes',
+  'e2b',
+  'openshell',
+  'native',
+  'mock',
+] as const
+
 /** Backends on other machines, which need no default limits to protect this host. */
 export const isRemote = (backend: string | undefined): boolean => backend === 'e2b' || backend === 'openshell'

@@ -141,7 +141,9 @@ export async function createSandbox(
   const { supervisor } = surface.parts
   const seconds = body.timeout ?? defaultSeconds
   const prepare = preparationOf(surface, body, template)
-  const made = await supervisor.create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000), prepare })
+  const made = await supervisor
+    .create(principal, { spec, timeoutMs: Math.max(1, seconds * 1000), prepare })
+    .catch(explained)
   surface.e2b.usage.follow(made.live as LiveSandbox, { disk: true })
   try {
     if (hosts.length === 0) await closeNetwork(made.live as LiveSandbox)
@@ -152,6 +154,15 @@ export async function createSandbox(
     await supervisor.stop(principal, made.row.id).catch(() => {})
     throw error
   }
+}
+
+/** E2B's clients cannot waive anything, so the advice is for the operator. */
+function explained(error: unknown): never {
+  if (!(error instanceof SandboxError) || error.code !== 'missing-guarantee') throw error
+  throw new SandboxError(error.code, error.message, {
+    hint: 'the operator can add a backend to `[backends] order` that has it; without a limit of the disk: `[e2b] waive = ["limit.disk"]`, and the same `waive` in [[tenant]]',
+    cause: error,
+  })
 }
 
 /**
