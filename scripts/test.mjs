@@ -65,7 +65,14 @@ const SECOND_RUNS = full ? 5 : 2
  * state is not about a machine that is busy with something else.
  */
 const ALONE = [
-  ...['test/conformance/', 'test/cluster/', 'test/console/scale', 'test/library/speed', 'test/cli/broker'],
+  ...[
+    'test/conformance/',
+    'test/cluster/',
+    'test/console/scale',
+    'test/library/speed',
+    'test/cli/broker',
+    'test/policy/corpus',
+  ],
   ...['bombs', 'containers', 'gvisor-sleep', 'hibernation', 'microvm'].map((name) => `test/backends/${name}`),
   ...['crash', 'store', 'stress'].map((name) => `test/server/${name}.test`),
   ...['src/audit/', 'src/wasm/runner', 'src/supervisor/supervisor.test'],
