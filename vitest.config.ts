@@ -2,7 +2,12 @@ import { defineConfig } from 'vitest/config'
 import { BaseSequencer, type TestSpecification } from 'vitest/node'
 
 /** Files that take minutes. The largest files run first, and these are small: they would run last, alone. */
-const SLOW = ['test/conformance/conformance.test.ts', 'test/backends/microvm.test.ts']
+const SLOW = [
+  'test/conformance/conformance.test.ts',
+  'test/backends/microvm.test.ts',
+  // Waits for ten minutes with full counts, beside the others.
+  'test/adapters/endurance.test.ts',
+]
 
 class SlowFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {

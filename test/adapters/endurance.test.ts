@@ -64,7 +64,9 @@ const exec = async (client: Client, command: string, options = {}, more = {}): P
     .map(({ text }) => text ?? '')
     .join('\n')
 
-describe.runIf(full).each(['stdio', 'http'])('MCP over %s', (kind) => {
+const KINDS = ['stdio', 'http'] as const
+
+describe.runIf(full).each(KINDS)('MCP over %s', (kind) => {
   test('100 calls in a row work, with cancelled calls between them', async () => {
     const client = await connect(kind)
     for (let n = 0; n < 100; n++) {
@@ -86,11 +88,13 @@ describe.runIf(full).each(['stdio', 'http'])('MCP over %s', (kind) => {
       await client.close()
     }
   }, 120_000)
+})
 
-  test('a command can run for ten minutes', async () => {
+describe.runIf(full).concurrent.each(KINDS)('MCP over %s', (kind) => {
+  test('a command can run for ten minutes', { timeout: 720_000 }, async ({ expect }) => {
     const client = await connect(kind)
     const waiting = { timeout: 700_000, maxTotalTimeout: 700_000 }
     expect(await exec(client, 'sleep 600; echo late', waiting, { timeout_ms: 660_000 })).toContain('late')
     await client.close()
-  }, 720_000)
+  })
 })
