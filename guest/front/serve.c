@@ -1,6 +1,7 @@
 #include "front.h"
 
 #include <arpa/inet.h>
+#include <limits.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -9,6 +10,8 @@
 enum { HOOK_SECONDS = 20, AFTER_CLOSED_MS = 2000, EXIT_SIGPIPE = 141 };
 /* Longer than the broker needs to end a command after a first and after a second signal; one that hangs is not waited for. */
 enum { AFTER_SIGNAL_MS = 15000, AFTER_SECOND_MS = 5000 };
+/* After a signal a reader has this long to take more output, as in src/cli/terminal/output.ts. */
+enum { UNREAD_MS = 500 };
 
 static struct {
   int connection;
@@ -19,8 +22,13 @@ static struct {
   int64_t deadline;        /* 0: none */
   int closed_exit;         /* the exit code after the reader of stdout has gone */
   bool is_input_done;
-  bool is_signaled; /* a signal that ends has been passed on */
+  bool is_signaled;  /* a signal that ends has been passed on */
+  bool is_unread[3]; /* after such a signal, nobody read this output */
 } front;
+
+static void take_signal(void);
+static void check_deadline(void);
+static int time_left(void);
 
 static void kill_child(int signal) {
   if (front.child.pid > 0) kill(-front.child.pid, signal);
@@ -47,8 +55,39 @@ _Noreturn static void output_failed(void) {
   leave(front.command == COMMAND_HOOK ? EXIT_BLOCKED : EXIT_OUTPUT_FAILED);
 }
 
+static int smaller(int time, int other) { return time < 0 || time > other ? other : time; }
+
+/* Waits until an output takes more, and passes signals on meanwhile. False: after a signal, nobody reads it. */
+static bool can_write(int fd) {
+  for (;;) {
+    int time = front.is_signaled ? smaller(time_left(), front.is_unread[fd] ? 0 : UNREAD_MS) : time_left();
+    struct pollfd polled[] = {{.fd = fd, .events = POLLOUT}, {.fd = front.signals, .events = POLLIN}};
+    int ready = poll(polled, LENGTH(polled), time);
+    if (ready < 0 && errno != EINTR) return true; /* the write says what is wrong */
+    check_deadline();
+    if (ready > 0 && polled[0].revents) return true;
+    if (ready > 0 && polled[1].revents) take_signal();
+    else if (ready == 0 && front.is_signaled) return front.is_unread[fd] = true, false;
+  }
+}
+
+/*
+ * A signal must be seen although nobody reads our output. What poll calls writable takes PIPE_BUF bytes without waiting;
+ * the descriptor belongs to others too, so it cannot be made one that never waits.
+ */
+static bool write_watching(int fd, const char *bytes, size_t length) {
+  for (size_t done = 0; done < length;) {
+    if (!can_write(fd)) return true;
+    size_t part = length - done < PIPE_BUF ? length - done : PIPE_BUF;
+    ssize_t written = write(fd, bytes + done, part);
+    if (written >= 0) done += (size_t)written;
+    else if (errno != EAGAIN && errno != EINTR) return false;
+  }
+  return true;
+}
+
 static void print(int fd, const char *bytes, size_t length) {
-  if (write_all(fd, bytes, length) || fd != 1 || front.closed_exit) return;
+  if (write_watching(fd, bytes, length) || fd != 1 || front.closed_exit) return;
   if (errno != EPIPE || front.command == COMMAND_HOOK) output_failed();
   front.closed_exit = EXIT_SIGPIPE;
   front.deadline = monotonic_ms() + AFTER_CLOSED_MS;

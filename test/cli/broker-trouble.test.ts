@@ -141,6 +141,44 @@ ctypes.CDLL(None).execve(args[0], array(args), array(env))`
   })
 })
 
+test.each(['SIGTERM', 'SIGINT'] as const)('%s ends a run whose output is not read', async (signal) => {
+  const own = new BrokerKit()
+  try {
+    await own.start()
+    const child = own.spawn(['run', '--idle', '60', '--', 'yes'])
+    const ended = new Promise((resolve) => child.on('exit', resolve))
+    await until('it has written', () => child.stdout.readableLength > 0)
+    await new Promise((resolve) => setTimeout(resolve, 300))
+    child.kill(signal)
+    expect(await ended).toBe(signal === 'SIGTERM' ? 143 : 130)
+    child.stdout.destroy()
+  } finally {
+    own.remove()
+  }
+})
+
+test('what a command prints after a signal is complete for a slow reader', async () => {
+  const own = new BrokerKit()
+  try {
+    await own.start()
+    const script = `trap 'seq 60000; exit 5' TERM; echo ready; while :; do sleep 0.05; done`
+    const child = own.spawn(['run', '--idle', '60', '-c', script])
+    const ended = new Promise((resolve) => child.on('close', resolve))
+    let text = ''
+    let isSignaled = false
+    child.stdout.on('data', (chunk) => {
+      text += String(chunk)
+      child.stdout.pause()
+      setTimeout(() => child.stdout.resume(), 20)
+      if (!isSignaled) isSignaled = child.kill('SIGTERM')
+    })
+    expect(await ended).toBe(5)
+    expect(text.endsWith('\n60000\n')).toBe(true)
+  } finally {
+    own.remove()
+  }
+})
+
 test('killing a front whose output is blocked leaves nothing behind in the broker', async () => {
   const own = new BrokerKit({ RINGFENCE_BROKER_IDLE: '0.5' })
   try {
