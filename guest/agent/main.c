@@ -27,6 +27,7 @@ int main(int argc, char **argv) {
   const char *slash = strrchr(argv[0], '/');
   if (!strcmp(slash ? slash + 1 : argv[0], "sudo")) return sudo_main(argc, argv);
   if (argc == 2 && !strcmp(argv[1], "launch")) launch_main();
+  if (argc == 2 && !strcmp(argv[1], "fork-server")) fork_server_main();
   if (argc == 5 && !strcmp(argv[1], "init")) {
     control_fd = atoi(argv[4]);
     init_main(atoi(argv[2]), atoi(argv[3]));

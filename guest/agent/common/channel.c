@@ -194,6 +194,12 @@ void channel_open(void (*on_frame)(enum frame_type, uint32_t, char *, size_t), v
   send_queue();
 }
 
+void channel_forget(void) {
+  outgoing = incoming = (struct buffer){0};
+  nonblocking = room_awaited = false;
+  control_fd = control_out = -1;
+}
+
 /* More violations of one command tell nothing new, and would let it flood the host. */
 enum { VIOLATIONS_REPORTED = 256 };
 

@@ -42,6 +42,8 @@ void report_violation(const char *guarantee, const char *format, ...) __attribut
 /* From now on frames are queued and sending never blocks. `on_room` is called when a full queue has room again. */
 void channel_open(void (*on_frame)(enum frame_type type, uint32_t id, char *payload, size_t length),
                   void (*on_room)(void));
+/* In a forked process that has a channel of its own: forgets this one and what waits to be sent on it. */
+void channel_forget(void);
 bool channel_has_room(void);
 /* Reads from a descriptor directly into a frame. Returns what read(2) returned. */
 ssize_t channel_forward(enum frame_type type, uint32_t id, int fd, size_t most);

@@ -274,12 +274,11 @@ void read_launch_operations(void) {
   if (contents_fd >= 0) close(contents_fd);
 }
 
-_Noreturn void launch_main(void) {
+_Noreturn void launch(pid_t parent, pid_t host) {
   struct strings argv = {0};
   char *no_environment[] = {NULL};
-  pid_t parent = getppid();
   die_with_parent(parent);
-  char *owner = owner_process_name(parent);
+  char *owner = owner_process_name(host);
   read_launch_operations();
   if (!bwrap_path) die("launch vector: no bwrap");
   if (root_is_wanted()) assemble_root();
@@ -289,4 +288,9 @@ _Noreturn void launch_main(void) {
   /* SECURITY: bubblewrap runs on the host; with an empty environment a command's LD_PRELOAD cannot affect it. */
   execve(bwrap_path, strings_vector(&argv), no_environment);
   die("cannot start %s: %s", bwrap_path, strerror(errno));
+}
+
+_Noreturn void launch_main(void) {
+  pid_t host = getppid();
+  launch(host, host);
 }

@@ -6,6 +6,10 @@
 
 /* launch.c: `launch` prepares bubblewrap from the launch vector in the environment and executes it. */
 _Noreturn void launch_main(void);
+/* The same in a process that the fork server has forked: it dies with that server and is named after the host's process. */
+_Noreturn void launch(pid_t parent, pid_t host);
+/* fork_server.c: `fork-server` starts launchers for the host's process. */
+_Noreturn void fork_server_main(void);
 /* Reads the launch vector and carries its operations out. Closes every descriptor that it does not name. */
 void read_launch_operations(void);
 /* Sends us SIGKILL when the parent exits; exits at once if it already has. */

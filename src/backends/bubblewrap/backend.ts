@@ -173,7 +173,15 @@ class Bubblewrap implements Backend, Wrapper {
 
   #launch(plan: Plan, env: Readonly<Record<string, string>>): Launch {
     const contents = launchContents(plan)
-    return { file: this.#parts.agent, args: ['launch'], env, cwd: '/', control: true, contents }
+    return {
+      file: this.#parts.agent,
+      args: ['launch'],
+      env,
+      cwd: '/',
+      control: true,
+      isLauncher: true,
+      contents,
+    }
   }
 
   async wrap(plan: Plan, command: Command): Promise<Wrapped> {

@@ -22,6 +22,12 @@ export class LateStream extends Duplex {
     socket.resume()
   }
 
+  /** Ends a stream whose bytes were pushed. */
+  conclude(): void {
+    this.push(null)
+    this.#closed()
+  }
+
   /** Ends a stream that will never be connected; one that is connected ends with its connection. */
   abandon(): void {
     if (!this.#socket) this.destroy()

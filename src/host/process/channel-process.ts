@@ -1,8 +1,10 @@
 import { Duplex } from 'node:stream'
+import { startByForkServer } from './fork-server.ts'
 import { type Child, failure, type Launch, type OnTunnel, spawnChild } from './spawn.ts'
 
 /** A long-running process with a protocol on descriptor 3 or on its standard streams. */
 export type ChannelProcess = {
+  /** 0 until it has started. */
   readonly pid: number
   readonly channel: Duplex
   /** Resolves with its standard error when the process and its first children have exited. */
@@ -18,13 +20,17 @@ const MAX_SAID = 8192
 
 /** Starts a long-running process, such as a sandbox with its agent. */
 export function startChannelProcess(launch: Launch, onTunnel?: OnTunnel): ChannelProcess {
-  const child = spawnChild(
-    launch,
-    launch.control ? ['ignore', 'ignore', 'pipe'] : ['pipe', 'pipe', 'pipe'],
-    onTunnel,
-  )
+  const child =
+    startByForkServer(launch, onTunnel) ??
+    spawnChild(launch, launch.control ? ['ignore', 'ignore', 'pipe'] : ['pipe', 'pipe', 'pipe'], onTunnel)
   const channel = launch.control ? (child.stdio[3] as Duplex) : standardStreams(child)
-  return { pid: child.pid ?? 0, channel, ...watched(launch, child) }
+  return {
+    get pid() {
+      return child.pid ?? 0
+    },
+    channel,
+    ...watched(launch, child),
+  }
 }
 
 /** The exit with the beginning of standard error, and a function to kill the process. */

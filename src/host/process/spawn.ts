@@ -27,6 +27,8 @@ export type Launch = {
   readonly cwd?: string
   /** Descriptor 3 is a control channel to a guest agent. */
   readonly control: boolean
+  /** The program is our launcher, which the fork server can start too. */
+  readonly isLauncher?: boolean
   /** Bytes that the agent reads from the descriptor after its channels, until end of file. */
   readonly contents?: Uint8Array | undefined
 }
@@ -80,6 +82,18 @@ const LISTENER_NAME = 'ringfence-broker-listener'
 export const startListenerProcess = (front: string, stateDir: string): ChildProcess =>
   spawn(front, [stateDir], { argv0: LISTENER_NAME, env: {}, stdio: ['ignore', 'ignore', 'ignore', 'ipc'] })
 
+/** Starts the process that forks launchers: descriptors come as messages, everything else over descriptor 4. */
+export const startForkServerProcess = (agent: string): ChildProcess =>
+  withStreams(
+    { file: agent, args: ['fork-server'], env: {}, control: false },
+    spawn(agent, ['fork-server'], {
+      env: {},
+      cwd: '/',
+      stdio: ['ignore', 'ignore', 'ignore', 'ipc', 'pipe'],
+      detached: true,
+    }),
+  )
+
 /** Runs a program of the user's own in our place at the terminal: same process group, same streams. Resolves with its exit code. */
 export function runInForeground(
   file: string,
@@ -108,13 +122,16 @@ function sendContents({ contents }: Launch, child: ChildProcess): void {
   stream?.end(contents, () => stream.destroy())
 }
 
+/** A child that hands over a socket in a message. */
+type Handing = EventEmitter & Pick<Child, 'exitCode' | 'signalCode'>
+
 /**
  * Serves the listening socket that a child created in its own network namespace, for as long as the child lives: no byte
  * of a connection passes through the child.
  * SECURITY: the socket arrives before any guest code runs, and then the child closes the channel.
  * PLATFORM: this side keeps it open; Node does not report the exit of a child whose channel was closed on this side.
  */
-function serveHandedOver(child: ChildProcess, onTunnel: NonNullable<OnTunnel>): void {
+export function serveHandedOver(child: Handing, onTunnel: NonNullable<OnTunnel>): void {
   child.once('message', (_letter, socket) => {
     // SECURITY: listening on an undefined handle would listen on every address.
     if (socket === undefined) {

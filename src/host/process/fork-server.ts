@@ -1,0 +1,140 @@
+import type { Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
+import { LateStream } from '../broker/late-stream.ts'
+import { RemoteChild } from '../broker/remote-child.ts'
+import { type Frame, FrameReader, fieldsFrame, numberFrame } from '../guest/frames.ts'
+import { type Child, type Launch, type OnTunnel, serveHandedOver, startForkServerProcess } from './spawn.ts'
+
+/** How long a fork server without launchers is kept. */
+const IDLE_MS = 10_000
+/** The agent accepts larger frames; what is larger than this is started without it. */
+const MAX_ENVIRONMENT = 1024 * 1024
+const [STDERR, CONTROL] = [2, 3]
+const NOTHING = new Uint8Array()
+
+type Message = { readonly id: number; readonly pid: number }
+
+/**
+ * Starts launchers by a small process of ours (guest/agent/launch/fork_server.c): a fork of Node takes milliseconds, in which it
+ * does nothing else. A sandbox's processes end with the fork server, and that ends with this process.
+ */
+class ForkServer {
+  readonly #process: ReturnType<typeof startForkServerProcess>
+  readonly #requests: Duplex
+  readonly #reader = new FrameReader()
+  readonly #children = new Map<number, RemoteChild>()
+  #last = 0
+  #idle: NodeJS.Timeout | undefined
+  isOver = false
+
+  constructor(agent: string) {
+    this.#process = startForkServerProcess(agent)
+    this.#requests = this.#process.stdio[4] as Duplex
+    this.#process.on('message', (message: Message, handle) => this.#receive(message, handle as unknown))
+    this.#process.once('error', ({ errno = 0 }: NodeJS.ErrnoException) =>
+      this.#over((child) => child.failed(-errno)),
+    )
+    this.#process.once('exit', () => this.#over((child) => child.lost()))
+    this.#requests.on('error', () => {})
+    this.#requests.on('data', (chunk: Uint8Array) => {
+      for (const frame of this.#reader.push(chunk)) this.#hear(frame)
+    })
+    this.#rest()
+  }
+
+  start({ file, env }: Launch, onTunnel: OnTunnel): Child {
+    const id = ++this.#last
+    const streams = [null, null, new LateStream(), new LateStream()]
+    const child = new RemoteChild(file, streams, (signal) =>
+      this.#requests.write(numberFrame('signal', id, signal)),
+    )
+    if (onTunnel) serveHandedOver(child, onTunnel)
+    child.once('close', () => this.#forget(id))
+    child.once('error', () => this.#forget(id))
+    this.#children.set(id, child)
+    this.#work()
+    const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`)
+    this.#requests.write(fieldsFrame('command', id, [onTunnel ? 'handover' : 'control', ...variables]))
+    return child
+  }
+
+  /** The first descriptor of a launcher is its control channel, the second the listening socket of its proxy. */
+  #receive({ id, pid }: Message, handle: unknown): void {
+    const child = this.#children.get(id)
+    if (child?.pid !== undefined) return void child.emit('message', 'proxy', handle)
+    const socket = handle as Socket
+    socket.on('error', () => {})
+    if (!child) return void socket.destroy()
+    child.started(pid)
+    child.stdio[CONTROL]?.attach(socket, NOTHING)
+  }
+
+  #hear(frame: Frame): void {
+    const child = this.#children.get(frame.id)
+    if (frame.kind === 'stderr') child?.stdio[STDERR]?.push(frame.bytes)
+    else if (frame.kind === 'end') child?.stdio[STDERR]?.conclude()
+    else if (frame.kind === 'refused') child?.failed(Number(frame.text))
+    else if (frame.kind === 'exit') child?.exited(frame.signaled ? frame.code : frame.code << 8)
+    else this.#process.kill('SIGKILL')
+  }
+
+  #forget(id: number): void {
+    this.#children.delete(id)
+    if (this.#children.size === 0) this.#rest()
+  }
+
+  /** While it has launchers, it keeps this process alive as a child would. */
+  #work(): void {
+    clearTimeout(this.#idle)
+    for (const one of this.#parts()) one?.ref?.()
+  }
+
+  #rest(): void {
+    for (const one of this.#parts()) one?.unref?.()
+    clearTimeout(this.#idle)
+    this.#idle = setTimeout(() => this.#end(), IDLE_MS)
+    this.#idle.unref()
+  }
+
+  #parts() {
+    type Referenced = { ref?(): void; unref?(): void } | null | undefined
+    return [this.#process, this.#process.channel, this.#requests as Referenced]
+  }
+
+  /** It exits when it has read the end of its requests. */
+  #end(): void {
+    this.isOver = true
+    this.#requests.end()
+  }
+
+  /** The kernel kills the launchers with their parent. */
+  #over(tell: (child: RemoteChild) => void): void {
+    this.isOver = true
+    clearTimeout(this.#idle)
+    this.#requests.destroy()
+    for (const child of [...this.#children.values()]) tell(child)
+  }
+}
+
+/** By the path of the agent. */
+const servers = new Map<string, ForkServer>()
+const started = new Set<string>()
+
+/**
+ * Starts a launcher by the fork server; undefined if it has to be started as a child of this process: a program that opens a single
+ * sandbox would only wait for one process more.
+ */
+export function startByForkServer(launch: Launch, onTunnel: OnTunnel): Child | undefined {
+  if (!launch.isLauncher || launch.contents || sizeOf(launch) > MAX_ENVIRONMENT) return undefined
+  const { file } = launch
+  if (!started.has(file)) return void started.add(file)
+  let server = servers.get(file)
+  if (!server || server.isOver) {
+    server = new ForkServer(file)
+    servers.set(file, server)
+  }
+  return server.start(launch, onTunnel)
+}
+
+const sizeOf = ({ env }: Launch): number =>
+  Object.entries(env).reduce((sum, [name, value]) => sum + name.length + 3 * value.length + 2, 0)
