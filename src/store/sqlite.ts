@@ -101,10 +101,14 @@ class WriteAheadLog {
         this.#failure = error
       })
     if (this.#failure)
-      throw new SandboxError('store-unwritable', `the disk did not store a commit: ${this.#failure.message}`, {
-        hint: 'check the disk, then restart',
-        cause: this.#failure,
-      })
+      throw new SandboxError(
+        'store-unwritable',
+        `the disk did not store a commit: ${this.#failure.message}`,
+        {
+          hint: 'check the disk, then restart',
+          cause: this.#failure,
+        },
+      )
   }
 
   close(): void {
