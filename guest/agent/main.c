@@ -49,6 +49,7 @@ int main(int argc, char **argv) {
   }
 #endif
   if (argc == 3 && !strcmp(argv[1], "overlay-changes")) return list_overlay_changes(argv[2]);
+  if (argc == 3 && !strcmp(argv[1], "disk-extents")) return list_disk_extents(argv[2]);
   if (argc == 2 && !strcmp(argv[1], "landlock")) {
     /* Landlock's ABI version of this kernel, or -1; used by `doctor`. */
     printf("%ld\n", syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION));

@@ -17,12 +17,20 @@
  * `exit` and `refused` (an errno) tell what became of it.
  */
 enum { NODE_FD = 3, REQUEST_FD = 4 };
-/* In the launcher. */
+/* In the launcher; the contents of files come after the channels. */
 enum { CONTROL_FD = 3, HANDOVER_FD = 4 };
 /* More of a launcher's standard error is read and dropped. */
 enum { MOST_SAID = 65536 };
 
 extern char **environ;
+
+/* What the host asks for. */
+struct request {
+  bool hands_over; /* a listening socket */
+  const char *contents;
+  size_t contents_length;
+  struct strings environment;
+};
 
 struct launcher {
   uint32_t id;
@@ -188,8 +196,14 @@ static void hear_children(struct watch *watch, uint32_t events) {
   }
 }
 
-_Noreturn static void become_launcher(struct strings *environment, int control, int errors, int handover,
-                                      pid_t server) {
+/* Must come after the channels are in their places: it may get any number. */
+static void place_contents(const struct request *request) {
+  if (!request->contents_length) return;
+  int fd = memory_file(request->contents, request->contents_length);
+  if (dup2(fd, request->hands_over ? HANDOVER_FD + 1 : CONTROL_FD + 1) < 0) _exit(EXIT_SETUP_FAILED);
+}
+
+_Noreturn static void become_launcher(struct request *request, int control, int errors, int handover, pid_t server) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
@@ -197,7 +211,8 @@ _Noreturn static void become_launcher(struct strings *environment, int control, 
   setsid();
   if (dup2(errors, 2) < 0 || dup2(control, CONTROL_FD) < 0) _exit(EXIT_SETUP_FAILED);
   if (handover >= 0 && dup2(handover, HANDOVER_FD) < 0) _exit(EXIT_SETUP_FAILED);
-  environ = strings_vector(environment);
+  place_contents(request);
+  environ = strings_vector(&request->environment);
   launch(server, host);
 }
 
@@ -219,15 +234,15 @@ static bool open_channels(struct channels *channels, bool hands_over) {
 }
 
 /* Returns the errno, or 0. */
-static int start_launcher(struct launcher *launcher, struct strings *environment, bool hands_over) {
+static int start_launcher(struct launcher *launcher, struct request *request) {
   struct channels channels;
   pid_t server = getpid();
+  bool hands_over = request->hands_over;
   int reason = open_channels(&channels, hands_over) ? 0 : errno;
   if (!reason) {
     launcher->pid = fork();
     if (launcher->pid < 0) reason = errno;
-    if (!launcher->pid)
-      become_launcher(environment, channels.control[1], channels.errors[1], channels.handover[1], server);
+    if (!launcher->pid) become_launcher(request, channels.control[1], channels.errors[1], channels.handover[1], server);
   }
   if (!reason && !deliver(launcher->id, launcher->pid, channels.control[0], false)) {
     reason = errno;
@@ -248,19 +263,27 @@ static int start_launcher(struct launcher *launcher, struct strings *environment
   return reason;
 }
 
-/* The first string is `handover` for a launcher that hands over a listening socket; the others are its environment. */
-static void start(uint32_t id, char *payload, size_t length) {
-  struct strings environment = {0};
+/* `handover` or `control`, the length of the contents, the environment, and at the end the contents themselves. */
+static struct request parse_request(char *payload, size_t length) {
+  struct request request = {0};
   char *at = payload;
   const char *end = payload + length;
-  bool hands_over = !strcmp(next_string(&at, end), "handover");
-  while (at < end) strings_add(&environment, next_string(&at, end));
+  request.hands_over = !strcmp(next_string(&at, end), "handover");
+  request.contents_length = strtoul(next_string(&at, end), NULL, 10);
+  if (request.contents_length > (size_t)(end - at)) die("the request is truncated");
+  request.contents = end -= request.contents_length;
+  while (at < end) strings_add(&request.environment, next_string(&at, end));
+  return request;
+}
+
+static void start(uint32_t id, char *payload, size_t length) {
+  struct request request = parse_request(payload, length);
   struct launcher *launcher = calloc(1, sizeof *launcher);
   if (!launcher) die("out of memory");
   launcher->id = id;
   launcher->errors.fd = launcher->handover.fd = -1;
-  int reason = start_launcher(launcher, &environment, hands_over);
-  free(environment.items);
+  int reason = start_launcher(launcher, &request);
+  free(request.environment.items);
   if (!reason) {
     launcher->next = launchers;
     launchers = launcher;

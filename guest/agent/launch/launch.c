@@ -63,7 +63,7 @@ static char *number_text(int value) {
   return text;
 }
 
-static int memory_file(const void *data, size_t length) {
+int memory_file(const void *data, size_t length) {
   int fd = memfd_create("ringfence", 0);
   if (fd < 0) die("memfd_create: %s", strerror(errno));
   for (size_t done = 0; done < length;) {

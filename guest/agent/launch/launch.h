@@ -17,6 +17,8 @@ void die_with_parent(pid_t parent);
 /* The argv[0] that names the owner of a sandbox: OWNER_PREFIX-<pid namespace>-<pid>-<start time>. */
 char *owner_process_name(pid_t owner);
 
+/* A file in memory with this content, to be read from its beginning. It survives exec. */
+int memory_file(const void *data, size_t length);
 /* Opens a path that must be this inode and contains no symbolic link. The descriptor survives exec. */
 int open_source(const char *path, const char *dev, const char *ino);
 
@@ -29,6 +31,9 @@ _Noreturn void container_root_main(const char *pid, const char *directory);
 
 /* overlay_changes.c: `changes UPPER` lists what the upper directory of an overlay holds. */
 int list_overlay_changes(const char *upper);
+
+/* disk_extents.c: lists where a sparse file has data. Returns the exit code. */
+int list_disk_extents(const char *path);
 
 /*
  * pod_setup.c: the init container of a Pod: `pod-install DIRECTORY PASSWD GROUP [FILE…]` copies the agent, writes the names of users and

@@ -245,6 +245,10 @@ export function numberFrame(type: HostFrame, id: number, value: number): Buffer 
   return frame(type, id, payload)
 }
 
-/** Encodes fields of a command or configuration: each string ends in NUL. */
+/** Fields of a command or configuration: each string ends in NUL. */
+export const fieldsOf = (fields: readonly string[]): Buffer =>
+  Buffer.from(fields.map((field) => `${field}\0`).join(''))
+
+/** Encodes fields as a frame. */
 export const fieldsFrame = (type: HostFrame, id: number, fields: readonly string[]): Buffer =>
-  frame(type, id, Buffer.from(fields.map((field) => `${field}\0`).join('')))
+  frame(type, id, fieldsOf(fields))

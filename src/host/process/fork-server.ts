@@ -2,13 +2,13 @@ import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { LateStream } from '../broker/late-stream.ts'
 import { RemoteChild } from '../broker/remote-child.ts'
-import { type Frame, FrameReader, fieldsFrame, numberFrame } from '../guest/frames.ts'
+import { type Frame, FrameReader, fieldsOf, frame, numberFrame } from '../guest/frames.ts'
 import { type Child, type Launch, type OnTunnel, serveHandedOver, startForkServerProcess } from './spawn.ts'
 
 /** How long a fork server without launchers is kept. */
 const IDLE_MS = 10_000
-/** The agent accepts larger frames; what is larger than this is started without it. */
-const MAX_ENVIRONMENT = 1024 * 1024
+/** The agent accepts larger frames; a launch that is larger than this is started without it. */
+const MAX_LAUNCH = 1024 * 1024
 const [STDERR, CONTROL] = [2, 3]
 const NOTHING = new Uint8Array()
 
@@ -37,12 +37,12 @@ class ForkServer {
     this.#process.once('exit', () => this.#over((child) => child.lost()))
     this.#requests.on('error', () => {})
     this.#requests.on('data', (chunk: Uint8Array) => {
-      for (const frame of this.#reader.push(chunk)) this.#hear(frame)
+      for (const one of this.#reader.push(chunk)) this.#hear(one)
     })
     this.#rest()
   }
 
-  start({ file, env }: Launch, onTunnel: OnTunnel): Child {
+  start({ file, env, contents = NOTHING }: Launch, onTunnel: OnTunnel): Child {
     const id = ++this.#last
     const streams = [null, null, new LateStream(), new LateStream()]
     const child = new RemoteChild(file, streams, (signal) =>
@@ -54,7 +54,8 @@ class ForkServer {
     this.#children.set(id, child)
     this.#work()
     const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`)
-    this.#requests.write(fieldsFrame('command', id, [onTunnel ? 'handover' : 'control', ...variables]))
+    const fields = [onTunnel ? 'handover' : 'control', String(contents.length), ...variables]
+    this.#requests.write(frame('command', id, Buffer.concat([fieldsOf(fields), contents])))
     return child
   }
 
@@ -69,12 +70,12 @@ class ForkServer {
     child.stdio[CONTROL]?.attach(socket, NOTHING)
   }
 
-  #hear(frame: Frame): void {
-    const child = this.#children.get(frame.id)
-    if (frame.kind === 'stderr') child?.stdio[STDERR]?.push(frame.bytes)
-    else if (frame.kind === 'end') child?.stdio[STDERR]?.conclude()
-    else if (frame.kind === 'refused') child?.failed(Number(frame.text))
-    else if (frame.kind === 'exit') child?.exited(frame.signaled ? frame.code : frame.code << 8)
+  #hear(heard: Frame): void {
+    const child = this.#children.get(heard.id)
+    if (heard.kind === 'stderr') child?.stdio[STDERR]?.push(heard.bytes)
+    else if (heard.kind === 'end') child?.stdio[STDERR]?.conclude()
+    else if (heard.kind === 'refused') child?.failed(Number(heard.text))
+    else if (heard.kind === 'exit') child?.exited(heard.signaled ? heard.code : heard.code << 8)
     else this.#process.kill('SIGKILL')
   }
 
@@ -125,7 +126,7 @@ const started = new Set<string>()
  * sandbox would only wait for one process more.
  */
 export function startByForkServer(launch: Launch, onTunnel: OnTunnel): Child | undefined {
-  if (!launch.isLauncher || launch.contents || sizeOf(launch) > MAX_ENVIRONMENT) return undefined
+  if (!launch.isLauncher || sizeOf(launch) > MAX_LAUNCH) return undefined
   const { file } = launch
   if (!started.has(file)) return void started.add(file)
   let server = servers.get(file)
@@ -136,5 +137,8 @@ export function startByForkServer(launch: Launch, onTunnel: OnTunnel): Child | u
   return server.start(launch, onTunnel)
 }
 
-const sizeOf = ({ env }: Launch): number =>
-  Object.entries(env).reduce((sum, [name, value]) => sum + name.length + 3 * value.length + 2, 0)
+const sizeOf = ({ env, contents }: Launch): number =>
+  Object.entries(env).reduce(
+    (sum, [name, value]) => sum + name.length + 3 * value.length + 2,
+    contents?.length ?? 0,
+  )

@@ -112,7 +112,7 @@ export class WritableRoots {
     mkdirSync(this.#dir, { recursive: true, mode: 0o700 })
     const base = await this.#baseTree()
     const layers = lower ? imageLayers(base, lower) : hostLayers(base)
-    this.#disks ??= new DiskImages(this.#dir, ids.stored)
+    this.#disks ??= new DiskImages(this.#dir, ids.stored, this.#agent)
     const disk = join(dir, DISK)
     if (!existsSync(disk)) await (from ? copied(from, disk, diskMb) : this.#disks.create(disk, diskMb))
     return { layers, disk: factOf(disk), ids, ...(lower ? { image: lower.map(factOf) } : {}) }
@@ -128,8 +128,8 @@ export class WritableRoots {
 
   /** INVARIANT: called before this process has started a sandbox on one of the older copies. */
   async #build(): Promise<string> {
-    // A root over an image may have been prepared first; then the spare disk is ours.
-    const left = this.#disks ? /^(base-|\.draft-)/ : /^(base-|\.draft-|spare-)/
+    // A root over an image may have been prepared first; then a template is ours. Older versions left spare disks.
+    const left = this.#disks ? /^(base-|\.draft-)/ : /^(base-|\.draft-|template-|spare-)/
     const before = readdirSync(this.#dir)
     const path = await baseTree(this.#dir, this.#agent)
     for (const name of before)
