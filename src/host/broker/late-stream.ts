@@ -48,6 +48,16 @@ export class LateStream extends Duplex {
     this.#later(() => this.#socket?.write(chunk, (error) => done(error)))
   }
 
+  /** Chunks that were written together are sent together. */
+  override _writev(chunks: readonly { readonly chunk: Uint8Array }[], done: Done): void {
+    this.#later(() => {
+      this.#socket?.cork()
+      for (const [index, { chunk }] of chunks.entries())
+        this.#socket?.write(chunk, index === chunks.length - 1 ? (error) => done(error) : undefined)
+      this.#socket?.uncork()
+    })
+  }
+
   override _final(done: Done): void {
     this.#later(() => this.#socket?.end(() => done()))
   }
