@@ -135,6 +135,13 @@ void stdio_watch(struct command *command, const struct stdio_pipes *pipes) {
   watch_start(&command->in, pipes->in[1], 0, input_ready, command);
 }
 
+/* What a pipe with room takes need not be copied. Errors are left to `write_input`. */
+static size_t write_at_once(struct command *command, const char *payload, size_t length) {
+  if (command->input_length || !length) return 0;
+  ssize_t sent = write(command->in.fd, payload, length);
+  return sent < 0 ? 0 : (size_t)sent;
+}
+
 void stdio_queue_input(struct command *command, const char *payload, size_t length) {
   if (!length) command->input_eof = true;
   if (!command->input && length) command->input = malloc(INPUT_WINDOW);
@@ -144,8 +151,10 @@ void stdio_queue_input(struct command *command, const char *payload, size_t leng
     if (length) send_number_frame(FRAME_WINDOW, command->id, (uint32_t)length);
     return;
   }
-  if (length) memcpy(command->input + command->input_length, payload, length);
-  command->input_length += length;
+  size_t written = write_at_once(command, payload, length);
+  if (length > written) memcpy(command->input + command->input_length, payload + written, length - written);
+  command->input_length += length - written;
+  if (written) extend_input_window(command, written);
   write_input(command);
 }
 
