@@ -7,11 +7,14 @@ export const ACTIONS = ['deny', 'ask', 'sandbox', 'allow'] as const
 /** What the policy decided, strictest first in `ACTIONS`. */
 export type Action = (typeof ACTIONS)[number]
 
+/** The stricter of two actions. */
+export const stricter = (a: Action, b: Action): Action =>
+  a === b || ACTIONS.indexOf(a) < ACTIONS.indexOf(b) ? a : b
+
 /** The strictest of the given actions; `allow` when there are none. */
 export function strictest(actions: Iterable<Action>): Action {
   let worst: Action = 'allow'
-  for (const action of actions)
-    if (action !== worst && ACTIONS.indexOf(action) < ACTIONS.indexOf(worst)) worst = action
+  for (const action of actions) worst = stricter(worst, action)
   return worst
 }
 

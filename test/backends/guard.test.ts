@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -109,6 +110,50 @@ describe('calls that PID 1 makes on behalf of a command', () => {
       'os.chown("l",os.getuid(),-1,follow_symlinks=False); os.fchmod(f,0o600); print(oct(os.stat("m").st_mode))',
     )
     expect(await said({}, lines)).toBe("2.0\n4.5\n6.0 4.5\n['user.a', 'user.b']\n['user.b']\n0o100600\n")
+  })
+})
+
+describe('paths that PID 1 reads and removes on behalf of a command', () => {
+  const tries = python(
+    'import ctypes,mmap,os,shutil',
+    'libc=ctypes.CDLL(None,use_errno=True)',
+    'def t(what,result): print(what,0 if result>=0 else os.strerror(ctypes.get_errno()))',
+    'def remove(path,flags=0): t(("rmdir " if flags else "unlink ")+path[:20],libc.unlinkat(-100,path.encode(),flags))',
+    'shutil.rmtree("u",ignore_errors=True); os.mkdir("u"); os.chdir("u"); os.mkdir("dir"); os.symlink("file","link"); os.symlink("dir","dirlink")',
+    'for name in ("file","dir/file","gone","gone2","gone3"): open(name,"w").close()',
+    'for path in ("missing","missing/","missing/x","file/","file/x","dir","dir/","dirlink/file",".","..","","dir/.","link","gone","x"*255,"x"*256,"y/"*2047,"y/"*2048): remove(path)',
+    'for path in ("missing","file","dirlink",".","dir/"): remove(path,0x200)',
+    'print(sorted(os.listdir(".")))',
+    // A name at the end of a page, one that continues on the next page, and one without an end.
+    'pages=mmap.mmap(-1,3*4096); base=ctypes.addressof(ctypes.c_char.from_buffer(pages))',
+    'libc.mprotect(ctypes.c_void_p(base+8192),4096,0)',
+    'def at(offset,text): pages[offset:offset+len(text)]=text; return ctypes.c_void_p(base+offset)',
+    't("end of page",libc.unlinkat(-100,at(4096-6,b"gone2\\0"),0))',
+    't("two pages",libc.unlinkat(-100,at(4096-3,b"gone3\\0"),0))',
+    't("no end",libc.unlinkat(-100,at(8192-4,b"file"),0))',
+    't("no page",libc.unlinkat(-100,ctypes.c_void_p(base+8192),0))',
+    't("too long",libc.unlinkat(-100,at(4000,b"z"*4096+b"\\0"),0))',
+    'print(sorted(os.listdir(".")))',
+    'os.mkdir("away"); os.chdir("away"); os.rmdir("../away")',
+    't("removed directory",libc.open(b"new",os.O_CREAT|os.O_WRONLY,0o600)); remove("new"); remove("../file")',
+    'os.chdir(".."); print(sorted(os.listdir(".")))',
+  )
+
+  test('have the results that the kernel gives without a sandbox', async () => {
+    const outside = spawnSync('bash', ['-c', tries], { cwd: testHost.workspace, encoding: 'utf8' })
+    expect(outside.stderr).toBe('')
+    expect(await said({}, tries)).toBe(outside.stdout)
+  })
+
+  test('are refused by name only if the entry exists', async () => {
+    const names = python(
+      'import os',
+      'try: os.unlink(".envrc"); print("removed")',
+      'except OSError as error: print(error.strerror)',
+    )
+    expect(await said({}, names)).toBe('No such file or directory\n')
+    writeFileSync(join(testHost.workspace, '.envrc'), '')
+    expect(await said({}, names)).toBe('Read-only file system\n')
   })
 })
 

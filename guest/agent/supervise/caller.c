@@ -35,8 +35,17 @@ static ssize_t read_memory(pid_t caller, uint64_t address, void *to, size_t leng
   return got;
 }
 
+/* Most paths end in the page in which they start, and every page costs as much as the call itself. */
+static ssize_t read_path_memory(pid_t caller, uint64_t address, char *path) {
+  size_t page = 4096, first = page - address % page;
+  ssize_t got = read_memory(caller, address, path, first);
+  if (got != (ssize_t)first || first == PATH_MAX || memchr(path, 0, first)) return got;
+  ssize_t more = read_memory(caller, address + first, path + first, PATH_MAX - first);
+  return more > 0 ? got + more : got;
+}
+
 int read_caller_path(const struct supervised_call *call, uint64_t address, char *path) {
-  ssize_t got = read_memory(call->caller, address, path, PATH_MAX);
+  ssize_t got = read_path_memory(call->caller, address, path);
   if (got <= 0) return errno == EPERM ? -EPERM : -EFAULT;
   if (!memchr(path, 0, (size_t)got)) return got == PATH_MAX ? -ENAMETOOLONG : -EFAULT;
   /* The notification is still valid, so the thread that we read from is the one that made the call. */

@@ -20,10 +20,23 @@ int emulate_create(const struct supervised_call *call, int dirfd, uint64_t addre
   return result;
 }
 
+/* The entry does not have to be opened when its name alone says that it may be removed. */
+static bool may_remove(const struct resolved_path *resolved) {
+  char path[PATH_MAX * 2];
+  return resolved->parent >= 0 && resolved->fd < 0 && !resolved->must_be_dir && !is_procfs(resolved->parent) &&
+         resolved_path_text(resolved, path, sizeof path) && !denies_remove(path);
+}
+
 int emulate_unlink(const struct supervised_call *call, int dirfd, uint64_t address, int flags) {
+  char path[PATH_MAX];
   struct resolved_path resolved;
-  int result = resolve_argument(call, &resolved, dirfd, address, NO_FOLLOW);
+  int result = read_caller_path(call, address, path);
+  if (!result) result = resolve(&resolved, call->caller, dirfd, path, PARENT_ONLY);
   if (result) return result;
+  if (!may_remove(&resolved)) {
+    release_path(&resolved);
+    if ((result = resolve(&resolved, call->caller, dirfd, path, NO_FOLLOW))) return result;
+  }
   bool directory = flags & AT_REMOVEDIR;
   if (resolved.parent < 0) result = directory ? -EINVAL : -EISDIR;
   else if (resolved.fd >= 0) result = check_path(&resolved, denies_remove, "remove");

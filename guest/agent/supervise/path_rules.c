@@ -20,8 +20,10 @@ static enum path_state read_fd_path(int fd, char *path, size_t size) {
 
 static enum path_state read_resolved_path(const struct resolved_path *resolved, char *path, size_t size) {
   if (resolved->parent < 0) return read_fd_path(resolved->fd, path, size);
-  enum path_state state = read_fd_path(resolved->parent, path, size);
-  if (state != HAS_PATH) return state;
+  if (!directory_path(resolved->parent, path, size)) {
+    enum path_state state = read_fd_path(resolved->parent, path, size);
+    if (state != HAS_PATH) return state;
+  }
   size_t length = strlen(path);
   if (length == 1) length = 0; /* the root itself */
   return (size_t)snprintf(path + length, size - length, "/%s", resolved->name) < size - length ? HAS_PATH

@@ -28,6 +28,13 @@ bool fd_path(int fd, char *buffer, size_t size) {
   return true;
 }
 
+bool directory_path(int fd, char *buffer, size_t size) {
+  if (fchdir(fd)) return false;
+  bool known = syscall(SYS_getcwd, buffer, size) > 0 && buffer[0] == '/';
+  if (fchdir(root_fd)) _exit(EXIT_SETUP_FAILED);
+  return known;
+}
+
 static int open_base(pid_t caller, int dirfd, const char *path) {
   char name[64];
   if (path[0] == '/') return fcntl(root_fd, F_DUPFD_CLOEXEC, 3);

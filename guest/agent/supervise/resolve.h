@@ -40,5 +40,8 @@ bool is_procfs(int fd);
 bool is_proc_file_of_caller(int fd, pid_t caller);
 /* The path of a descriptor as the sandbox sees it; false when it has none. */
 bool fd_path(int fd, char *buffer, size_t size);
+/* The same for a directory, at a quarter of the cost. False also when only fd_path can tell: it was removed, or is not
+ * searchable for us. */
+bool directory_path(int fd, char *buffer, size_t size);
 
 #endif

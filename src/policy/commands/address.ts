@@ -17,13 +17,10 @@ function classOf(host: string): AddressClass | undefined {
   return bytes === undefined ? undefined : classify(bytes)
 }
 
-const isMetadata = (host: string): boolean => {
-  const kind = classOf(host)
-  return kind === 'metadata' || kind === 'link-local' || isMetadataName(host)
-}
+const isMetadata = (host: string, kind: AddressClass | undefined): boolean =>
+  kind === 'metadata' || kind === 'link-local' || isMetadataName(host)
 
-const isPrivate = (host: string): boolean => {
-  const kind = classOf(host)
+const isPrivate = (host: string, kind: AddressClass | undefined): boolean => {
   if (kind !== undefined) return !['public', 'loopback', 'unspecified', 'documentation'].includes(kind)
   return isInternalName(host) && !isLocalHost(host)
 }
@@ -56,9 +53,10 @@ export function addressFindings(walk: Walk, scope: Scope, text: string): Finding
   const host = hostOf(text)
   if (host === undefined)
     return [asked('network/address', `\`${show(text).slice(0, 60)}\` is no address we can read`)]
-  if (isMetadata(host))
+  const kind = classOf(host)
+  if (isMetadata(host, kind))
     return [denied('network/metadata', `\`${host}\` hands out credentials of this machine`)]
-  if (isPrivate(host)) return [asked('network/private', `\`${host}\` is inside the local network`)]
+  if (isPrivate(host, kind)) return [asked('network/private', `\`${host}\` is inside the local network`)]
   return []
 }
 
@@ -69,7 +67,7 @@ function openAddress(walk: Walk, text: string): Finding[] {
   if (leaks.length > 0)
     return [denied('exfiltration/address', 'puts the output of other commands into a URL')]
   const host = hostOf(text.replace(/[\uFDD0-\uFDEF]/g, 'x'))
-  if (host !== undefined && isMetadata(host))
+  if (host !== undefined && isMetadata(host, classOf(host)))
     return [denied('network/metadata', `\`${host}\` hands out credentials`)]
   return [dynamic(`talks to \`${show(text).slice(0, 60)}\`, which is known only when it runs`)]
 }

@@ -1,4 +1,4 @@
-import type { CommandNode, CompoundList, ParsedScript } from 'unbash'
+import type { CommandNode, CompoundList, ParsedScript, Word } from 'unbash'
 import { unseen } from './finding.ts'
 import { CLOSED, fork, type Scope, type Stream, UNKNOWN } from './shell/scope.ts'
 import { ANY } from './shell/unknown-text.ts'
@@ -26,35 +26,63 @@ export const unreadable = (walk: Walk): void => {
 }
 
 /** The functions that word expansion needs, bound to one position in the line. */
-export function wordsOf(walk: Walk, scope: Scope, around: CommandContext): Words {
-  const inside = (source: string | undefined): CommandContext =>
-    source === undefined ? { ...around, stdin: CLOSED } : { ...around, stdin: CLOSED, cover: () => {} }
-  return {
-    walk,
-    scope,
-    expandText,
-    runHidden,
-    cover: around.cover,
-    substitute(script, _at) {
-      if (!script) return unknownText(walk)
-      const outer = walk.sources
-      const out = deeper(walk, () => around.runScript(walk, fork(scope), script, inside(script.source)))
-      walk.sources = outer
-      for (const source of out.from) outer.add(source)
-      return out.text.replace(/\n+$/, '')
-    },
-    process(script, operator, at) {
-      if (!script) return unknownText(walk)
-      const stdin = operator === '>' ? UNKNOWN : CLOSED
-      const outer = walk.sources
-      const out = deeper(walk, () =>
-        around.runScript(walk, fork(scope), script, { ...inside(script.source), stdin }),
-      )
-      walk.sources = outer
-      const path = `/dev/fd/${1000 + at}`
-      scope.files.set(path, { kind: 'content', stream: out })
-      return path
-    },
+export const wordsOf = (walk: Walk, scope: Scope, around: CommandContext): Words =>
+  new CommandWords(walk, scope, around, around.cover)
+
+/** For text that is not part of the line. */
+export const NOT_COVERING = (): void => {}
+
+class CommandWords implements Words {
+  readonly walk: Walk
+  readonly scope: Scope
+  readonly cover: CommandContext['cover']
+  private readonly around: CommandContext
+
+  constructor(walk: Walk, scope: Scope, around: CommandContext, cover: CommandContext['cover']) {
+    this.walk = walk
+    this.scope = scope
+    this.around = around
+    this.cover = cover
+  }
+
+  expandText(words: Words, word: Word): string {
+    return expandText(words, word)
+  }
+
+  runHidden(words: Words, text: string): void {
+    runHidden(words, text)
+  }
+
+  uncovering(): Words {
+    return new CommandWords(this.walk, this.scope, this.around, NOT_COVERING)
+  }
+
+  substitute(script: ParsedScript | undefined): string {
+    const { walk } = this
+    if (!script) return unknownText(walk)
+    const outer = walk.sources
+    const out = this.run(script, CLOSED)
+    walk.sources = outer
+    for (const source of out.from) outer.add(source)
+    return out.text.replace(/\n+$/, '')
+  }
+
+  process(script: ParsedScript | undefined, operator: '<' | '>', at: number): string {
+    const { walk, scope } = this
+    if (!script) return unknownText(walk)
+    const outer = walk.sources
+    const out = this.run(script, operator === '>' ? UNKNOWN : CLOSED)
+    walk.sources = outer
+    const path = `/dev/fd/${1000 + at}`
+    scope.files.set(path, { kind: 'content', stream: out })
+    return path
+  }
+
+  private run(script: ParsedScript, stdin: Stream): Stream {
+    const { walk, scope, around } = this
+    const inside =
+      script.source === undefined ? { ...around, stdin } : { ...around, stdin, cover: NOT_COVERING }
+    return deeper(walk, () => around.runScript(walk, fork(scope), script, inside))
   }
 }
 

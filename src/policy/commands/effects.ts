@@ -13,7 +13,7 @@ const PATHS: ReadonlySet<string> = new Set(['list', 'read', 'tree', 'write', 'de
 export function applyOption(call: Call, option: Option): void {
   const { effect } = option
   if (effect === undefined) return
-  const flag = /^(ask|deny|box):\s*(.*)$/.exec(effect)
+  const flag = effect.includes(':') ? /^(ask|deny|box):\s*(.*)$/.exec(effect) : null
   if (flag) call.node.findings.push(flagFinding(call, flag[1] as string, `\`${option.name}\` ${flag[2]}`))
   else applyValue(call, effect, option.value ?? '')
 }
@@ -37,7 +37,7 @@ export function applyValue(call: Call, effect: Effect, value: string): void {
 /** Judges the use of a path and adds the finding to the command. */
 export function touch(call: Call, path: string, use: PathUse): readonly Finding[] {
   const found = pathFindings(call.walk, call.scope, path, use)
-  call.node.findings.push(...found)
+  for (const finding of found) call.node.findings.push(finding)
   return found
 }
 

@@ -1,5 +1,6 @@
 import { shellQuote } from '../../model/text/shell-quote.ts'
 import { asked, denied, dynamic, type Finding, unseen } from './finding.ts'
+import { LazyMap, type LazySet } from './lazy-map.ts'
 import { outputOf } from './output.ts'
 import { absolute, pathFindings } from './paths.ts'
 import { familyOf, handlerOf } from './programs.ts'
@@ -12,9 +13,9 @@ import { type Call, deeper, type Node, newNode, spend, type Walk } from './walk.
 export type Started = {
   readonly stdin: Stream
   readonly findings?: readonly Finding[]
-  readonly sources?: Set<string>
+  readonly sources?: LazySet
   /** Runs the shell function with this name, if one is defined. */
-  readonly call?: (name: string, args: readonly string[]) => CalledFunction | undefined
+  readonly call?: ((name: string, args: readonly string[]) => CalledFunction | undefined) | undefined
 }
 
 /** The output of a shell function, and whether the name may stand for the program instead. */
@@ -25,7 +26,7 @@ export function runArgv(walk: Walk, scope: Scope, argv: readonly string[], start
   spend(walk, 5 + Math.floor(argv.length / 16))
   const node = newNode(walk, argv)
   node.cwds = scope.cwds
-  if (started.findings) node.findings.push(...started.findings)
+  if (started.findings) for (const finding of started.findings) node.findings.push(finding)
   if (started.sources) walk.sources = started.sources
   const name = argv[0] ?? ''
   const args = argv.slice(1)
@@ -57,9 +58,11 @@ type Renamed = { readonly args: readonly string[]; readonly started: Started }
 function runRenamed(walk: Walk, scope: Scope, renamed: string, { args, started }: Renamed): Stream {
   return deeper(walk, () => {
     if (renamed[0] !== '=') return runArgv(walk, scope, [renamed, ...args], { stdin: started.stdin })
-    const names = new Map(scope.names)
-    names.clear()
-    return walk.source({ ...scope, names }, `${renamed.slice(1)} ${args.map(quote).join(' ')}`, started.stdin)
+    return walk.source(
+      { ...scope, names: new LazyMap() },
+      `${renamed.slice(1)} ${args.map(quote).join(' ')}`,
+      started.stdin,
+    )
   })
 }
 
@@ -70,9 +73,11 @@ const SYSTEM_BIN =
   /^\/(usr\/(local\/)?)?s?bin\/[^/]+$|^\/opt\/homebrew\/s?bin\/[^/]+$|^\/usr\/libexec\/.+$|^\/(usr\/)?lib(32|64|x32)?\/(.+\/)?ld[-.\w]*\.so[.\d]*$|^\/snap\/bin\/[^/]+$/
 const SHELL_LINK = /^\/proc\/[^/]+\/exe$/
 
+const PLAIN_NAME = /^[\x21-\x7e]+$/
+
 function runNamed(call: Call): Stream {
   const { scope, node, name, args } = call
-  if (!/^[\x21-\x7e]+$/.test(name) && !(name.includes('/') && /^[^\s]+$/.test(name)))
+  if (!PLAIN_NAME.test(name) && !(name.includes('/') && /^[^\s]+$/.test(name)))
     node.findings.push(
       unseen('unicode/program', `\`${name.slice(0, 40)}\` is not the plain name of a program`),
     )
@@ -118,7 +123,8 @@ function runProgram(call: Call, trusted: boolean): Stream {
   node.base = 'rules'
   node.program = name
   node.trusted = trusted
-  node.canonical = [name, ...call.args]
+  // Rules are matched against this list, and nothing changes it.
+  node.canonical = name === node.argv[0] ? node.argv : [name, ...call.args]
   const handler = handlerOf(name)
   if (!handler) {
     miner(call, name)

@@ -1,42 +1,51 @@
-import { type Action, type Decision, strictest } from '../../model/decision.ts'
+import { type Action, type ContainedRule, type Decision, strictest } from '../../model/decision.ts'
 import type { CommandPolicy } from '../rules/match.ts'
 import { runArgv } from './execute.ts'
-import { unseen } from './finding.ts'
+import { type Finding, unseen } from './finding.ts'
+import { LazyMap, LazySet } from './lazy-map.ts'
 import { lexicalFindings } from './lexical.ts'
 import { interpret, runUncalled } from './shell/interpret.ts'
-import { CLOSED, fork, newScope, type Scope } from './shell/scope.ts'
+import { CLOSED, fork, newScope, type Scope, type Stream } from './shell/scope.ts'
 import { fromZsh } from './tools/shells.ts'
 import { decide, type JudgedNode } from './verdict.ts'
-import { BudgetError, type Context, type Walk } from './walk.ts'
+import { BudgetError, type Context, type Node, type Walk } from './walk.ts'
 
 export type { Context } from './walk.ts'
 
 /** A decision with the tree of commands that led to it, for display. */
 export type Inspection = { readonly decision: Decision; readonly nodes: readonly JudgedNode[] }
 
-function newWalk(
-  policy: CommandPolicy,
-  context: Context,
-  text: string,
-  outside: Walk['outside'] = 'unset',
-): Walk {
-  const walk: Walk = {
-    policy,
-    context,
-    text,
-    nodes: [],
-    line: [],
-    outside,
-    doubts: new Set(),
-    steps: 0,
-    depth: 0,
-    contained: new Map(),
-    sources: new Set(),
-    run: (scope, argv, stdin) => runArgv(walk, scope, argv, { stdin }),
-    source: (scope, text, stdin) => interpret(walk, scope, text, stdin),
-    probe: (scope, text) => probe(walk, scope, text),
+class LineWalk implements Walk {
+  readonly policy: CommandPolicy
+  readonly context: Context
+  readonly text: string
+  readonly outside: Walk['outside']
+  readonly nodes: Node[] = []
+  readonly line: Finding[] = []
+  readonly doubts = new LazySet()
+  steps = 0
+  depth = 0
+  readonly contained = new LazyMap<ContainedRule>()
+  sources = new LazySet()
+
+  constructor(policy: CommandPolicy, context: Context, text: string, outside: Walk['outside'] = 'unset') {
+    this.policy = policy
+    this.context = context
+    this.text = text
+    this.outside = outside
   }
-  return walk
+
+  run(scope: Scope, argv: readonly string[], stdin: Stream): Stream {
+    return runArgv(this, scope, argv, { stdin })
+  }
+
+  source(scope: Scope, text: string, stdin: Stream): Stream {
+    return interpret(this, scope, text, stdin)
+  }
+
+  probe(scope: Scope, text: string): Action {
+    return probe(this, scope, text)
+  }
 }
 
 const MAX_PROBES = 3
@@ -44,15 +53,15 @@ const MAX_PROBES = 3
 /** SECURITY: a probe costs as much as a full judgement, so its steps are charged to the line that caused it. */
 function probe(walk: Walk, scope: Scope, text: string): Action {
   if (walk.depth > MAX_PROBES * 4) return 'ask'
-  const inner = newWalk(walk.policy, walk.context, walk.text, walk.outside)
+  const inner = new LineWalk(walk.policy, walk.context, walk.text, walk.outside)
   inner.steps = walk.steps
   inner.depth = walk.depth + 4
   const action = attempt(inner, () =>
-    interpret(inner, fork(scope, { files: new Map(scope.files) }), text, CLOSED),
+    interpret(inner, fork(scope, { files: scope.files.copy() }), text, CLOSED),
   )
   walk.steps = inner.steps
-  for (const name of inner.doubts) walk.doubts.add(name)
-  for (const [rule, answered] of inner.contained) walk.contained.set(rule, answered)
+  for (const name of inner.doubts.values()) walk.doubts.add(name)
+  for (const [rule, answered] of inner.contained.entries()) walk.contained.set(rule, answered)
   return action.decision.action
 }
 
@@ -72,10 +81,10 @@ function attempt(walk: Walk, act: () => void): Inspection {
 
 /** Judges a shell line and returns the tree of commands too. */
 export function inspectLine(policy: CommandPolicy, line: string, context: Context): Inspection {
-  const walk = newWalk(policy, context, line)
+  const walk = new LineWalk(policy, context, line)
   const first = inspectOnce(walk, line, context)
   if (walk.doubts.size === 0) return first
-  const other = newWalk(policy, context, line, 'set')
+  const other = new LineWalk(policy, context, line, 'set')
   // Two readings cover one unknown variable; several would need one reading per combination.
   if (walk.doubts.size > 1)
     other.line.push(unseen('shell/doubt', 'what runs depends on several values that are not known'))
@@ -127,7 +136,7 @@ export function judgeLine(policy: CommandPolicy, line: string, context: Context)
 /** Judges a command that is started without a shell. */
 export function inspectArgv(policy: CommandPolicy, argv: readonly string[], context: Context): Inspection {
   const text = argv.join(' ')
-  const walk = newWalk(policy, context, text)
+  const walk = new LineWalk(policy, context, text)
   const lexical = lexicalFindings(text === '' ? ' ' : text)
   walk.line.push(...lexical.findings)
   if (
@@ -136,7 +145,8 @@ export function inspectArgv(policy: CommandPolicy, argv: readonly string[], cont
   )
     return decide(walk)
   return attempt(walk, () => {
-    runArgv(walk, newScope(context.cwd ?? context.workspace), argv, { stdin: CLOSED })
+    // The decision keeps the words; a copy, because the array belongs to the caller.
+    runArgv(walk, newScope(context.cwd ?? context.workspace), argv.slice(), { stdin: CLOSED })
   })
 }
 

@@ -16,25 +16,30 @@ const LOOKALIKE =
   /[\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]|(^|\s)[\u2010-\u2015\u2212\uFE58\uFE63\uFF0D]/
 const MAX_NESTING = 80
 
+/** ASCII without control characters, except those that separate words. */
+const PLAIN = /^[\t\n\x20-\x7E]*$/
+
+type Lexical = { readonly stop: boolean; readonly findings: readonly Finding[] }
+
+const NOTHING_ODD: Lexical = { stop: false, findings: [] }
+
 /** Reasons not to trust the text of a line before parsing; `stop` means that it must not be parsed. */
-export function lexicalFindings(line: string): {
-  readonly stop: boolean
-  readonly findings: readonly Finding[]
-} {
-  const stopped = tooMuch(line)
+export function lexicalFindings(line: string): Lexical {
+  const isPlain = PLAIN.test(line)
+  const stopped = tooMuch(line, isPlain)
   if (stopped) return { stop: true, findings: [stopped] }
-  if (/^[\x00-\x7F]*$/.test(line) && !CONTROL.test(line)) return { stop: false, findings: [] }
-  const found = odd(line)
-  return { stop: false, findings: found ? [found] : [] }
+  const found = isPlain ? undefined : odd(line)
+  return found ? { stop: false, findings: [found] } : NOTHING_ODD
 }
 
-function tooMuch(line: string): Finding | undefined {
+function tooMuch(line: string, isPlain: boolean): Finding | undefined {
   if (line.trim() === '') return denied('shell/empty', 'empty command')
   if (line.includes('\0'))
     return denied('shell/nul', 'contains a NUL character, which some programs treat as the end of the text')
   if (line.length > MAX_BYTES)
     return unseen('shell/too-long', `longer than ${MAX_BYTES} characters, so it was not read`)
   if (
+    !isPlain &&
     /[\uFDD0-\uFDEF\uFFFE\uFFFF]|[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/.test(
       line,
     )
@@ -91,9 +96,11 @@ function odd(line: string): Finding | undefined {
 const SUBSTITUTION = /\$\(|`|\$\{|[<>]\(/g
 const MAY_SUBSTITUTE = /[`({]/
 
+/** Whether a text has a character of which every substitution contains one. */
+export const maySubstitute = (source: string): boolean => MAY_SUBSTITUTE.test(source)
+
 /** SECURITY: the parser is not trusted. True if text that looks like a substitution is not part of any node of the tree. */
 export function uncovered(source: string, covered: ReadonlySet<number>): boolean {
-  if (!MAY_SUBSTITUTE.test(source)) return false
   for (const match of source.matchAll(SUBSTITUTION)) {
     if (covered.has(match.index)) continue
     // A closing backtick is covered by the substitution that it closes.

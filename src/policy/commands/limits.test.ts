@@ -101,4 +101,17 @@ describe('limits', () => {
     expect(judgeArgv(policy, ['sh', '-c', 'rm -rf /'], place).action).toBe('deny')
     expect(judgeArgv(policy, [], place).action).toBe('deny')
   })
+  it('keeps the words of an argv that the caller changes later', () => {
+    const argv = ['ls', '-la']
+    const decision = judgeArgv(policy, argv, place)
+    argv[0] = 'rm'
+    expect(decision.commands[0]?.argv).toEqual(['ls', '-la'])
+  })
+
+  it('judges a line alike after another line was judged in the same directory', () => {
+    const judged = (line: string) => judgeLine(policy, line, place)
+    const lines = ['cat ../x', 'cat .', 'cd sub && cat ../../x', 'cat .env', 'rm -rf .', 'cat "" ./a/../b']
+    const first = lines.map(judged)
+    expect(lines.toReversed().map(judged).reverse()).toEqual(first)
+  })
 })

@@ -17,6 +17,10 @@ export type Entries = {
   readonly byFirst: ReadonlyMap<string, readonly Entry[]>
   /** Patterns whose first segment contains a wildcard. */
   readonly loose: readonly Entry[]
+  /** The same, by the last character of that segment; in the order of the list, with those that end with a wildcard. */
+  readonly looseByEnd: ReadonlyMap<string, readonly Entry[]>
+  /** Those that end with a wildcard. */
+  readonly looseOpenEnd: readonly Entry[]
   /** Those that a glob meets, for the globs seen last. */
   readonly byGlob: Map<string, readonly Entry[]>
 }
@@ -33,7 +37,20 @@ export function entriesOf(list: readonly string[]): Entries {
     const first = entry[0] as string
     if (isStatic(first)) byFirst.set(first, [...(byFirst.get(first) ?? []), entry])
   }
-  return { all, byFirst, loose: all.filter((entry) => !isStatic(entry[0] as string)), byGlob: new Map() }
+  const loose = all.filter((entry) => !isStatic(entry[0] as string))
+  return { all, byFirst, loose, ...byEnd(loose), byGlob: new Map() }
+}
+
+const endOf = (entry: Entry): string => (entry[0] as string).at(-1) ?? ''
+
+function byEnd(loose: readonly Entry[]): Pick<Entries, 'looseByEnd' | 'looseOpenEnd'> {
+  const ends = new Set(loose.map(endOf).filter(isStatic))
+  const fitting = (end: string): readonly Entry[] =>
+    loose.filter((entry) => endOf(entry) === end || !isStatic(endOf(entry)))
+  return {
+    looseByEnd: new Map([...ends].map((end) => [end, fitting(end)])),
+    looseOpenEnd: loose.filter((entry) => !isStatic(endOf(entry))),
+  }
 }
 
 const PLAIN = /^[a-z0-9_.-]*[a-z0-9_-]$/
@@ -59,11 +76,14 @@ function globCandidates({ all, byGlob }: Entries, segment: string): readonly Ent
   return found
 }
 
-/** The entries that could start at a segment. */
+/** The entries that could start at a segment. Of those with a wildcard, only the ones that can end like the segment. */
 function candidates(entries: Entries, segment: string): readonly Entry[] {
   if (!isStatic(segment)) return globCandidates(entries, segment)
   const found = entries.byFirst.get(segment) ?? NONE
-  return entries.loose.length === 0 ? found : [...found, ...entries.loose]
+  if (entries.loose.length === 0) return found
+  const loose = entries.looseByEnd.get(segment.at(-1) ?? '') ?? entries.looseOpenEnd
+  if (found.length === 0) return loose
+  return loose.length === 0 ? found : [...found, ...loose]
 }
 
 /** Whether the absolute path is the entry or below it. */
@@ -88,12 +108,14 @@ export function firstOf(
   from = 0,
   fits: (segment: string, name: string) => boolean = aimsAt,
 ): Entry | undefined {
-  for (let start = from; start < at.segments.length; start++) {
+  const { segments } = at
+  for (let start = from; start < segments.length; start++) {
+    const segment = segments[start] as string
     // A segment of wildcards alone is meant for nothing.
-    if (fits === aimsAt && NOTHING.test(at.segments[start] as string)) continue
-    for (const entry of candidates(entries, folded(at.segments[start] as string))) {
-      if (start + entry.length > at.segments.length) continue
-      if (entry.every((name, index) => fits(folded(at.segments[start + index] as string), name))) return entry
+    if (fits === aimsAt && NOTHING.test(segment)) continue
+    for (const entry of candidates(entries, folded(segment))) {
+      if (start + entry.length > segments.length) continue
+      if (entry.every((name, index) => fits(folded(segments[start + index] as string), name))) return entry
     }
   }
   return undefined

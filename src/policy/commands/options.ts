@@ -41,7 +41,8 @@ export type Parsed = {
 
 const FLAG = /^(ask|deny|box):/
 
-const takesValue = (effect: Effect | undefined): boolean => effect !== undefined && !FLAG.test(effect)
+const takesValue = (effect: Effect | undefined): boolean =>
+  effect !== undefined && !(effect.includes(':') && FLAG.test(effect))
 
 /** Whether an option takes a value: never, attached or as the next word, or only attached. */
 type Arity = 'none' | 'next' | 'attached'

@@ -1,3 +1,4 @@
+import type { Finding } from './finding.ts'
 import { readFile } from './shell/redirect.ts'
 import { type Source, type Stream, textStream } from './shell/scope.ts'
 import { ANY, BELOW, isStatic } from './shell/unknown-text.ts'
@@ -39,22 +40,38 @@ export function outputOf(call: Call): Stream {
 /** Programs that print their arguments. */
 const PRINTERS = new Set(['echo', 'printf'])
 
-function sourcesOf({ name, node, stdin, args, walk }: Call): Set<Source> {
-  const from = stdin.from.size === 0 ? new Set<Source>() : new Set(stdin.from)
-  if (PRINTERS.has(name)) for (const source of walk.sources) if (source[0] !== '$') from.add(source as Source)
-  if (IDENTITY.has(name)) from.add('identity')
-  if (ENVIRONMENT.has(name)) from.add('environment')
-  if (NETWORK.has(name)) from.add('network')
-  if (DECODERS.has(name)) from.add('decoded')
-  if (node.findings.some((finding) => finding.rule.startsWith('secrets/'))) from.add('secret')
+function sourcesOf({ name, node, stdin, args, walk }: Call): ReadonlySet<Source> {
+  const added = ADDED.get(name)
+  const isSecret = node.findings.some(isAboutSecrets)
+  if (added === undefined && !isSecret) return stdin.from
+  const from = new Set(stdin.from)
+  if (PRINTERS.has(name))
+    for (const source of walk.sources.values()) if (source[0] !== '$') from.add(source as Source)
+  if (added) for (const source of added) from.add(source)
+  if (isSecret) from.add('secret')
   if (READERS.has(name) && args.some((arg) => arg[0] !== '-')) from.add('files')
   return from
 }
+
+const isAboutSecrets = ({ rule }: Finding): boolean => rule.startsWith('secrets/')
 
 const READERS = new Set(
   'cat head tail less more tac nl base64 xxd od hexdump tar gzip zcat strings grep sed awk cut sort paste rev fold bat openssl dd zip'.split(
     ' ',
   ),
+)
+
+/** What the output of a program has besides its input, by its name; empty if its arguments decide. */
+const ADDED: ReadonlyMap<string, readonly Source[]> = new Map(
+  [...IDENTITY, ...ENVIRONMENT, ...NETWORK, ...DECODERS, ...READERS, ...PRINTERS].map((name) => [
+    name,
+    [
+      ...(IDENTITY.has(name) ? (['identity'] as const) : []),
+      ...(ENVIRONMENT.has(name) ? (['environment'] as const) : []),
+      ...(NETWORK.has(name) ? (['network'] as const) : []),
+      ...(DECODERS.has(name) ? (['decoded'] as const) : []),
+    ],
+  ]),
 )
 
 const operands = (args: readonly string[]): readonly string[] => args.filter((arg) => arg[0] !== '-')

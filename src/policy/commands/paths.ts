@@ -78,9 +78,13 @@ export function pathFindings(walk: Walk, scope: Scope, path: string, use: PathUs
   spend(walk)
   const disguised = disguiseOf(path)
   if (disguised) return [disguised]
-  const bases = scope.cwds.length > 0 ? scope.cwds : [ANY]
+  const { cwds } = scope
+  if (cwds.length < 2) {
+    const only = judge(walk, patternOf(path, cwds[0] ?? ANY), use)
+    return only ? [only] : []
+  }
   const found: Finding[] = []
-  for (const base of bases) {
+  for (const base of cwds) {
     const finding = judge(walk, patternOf(path, base), use)
     if (finding && !found.some((other) => other.reason === finding.reason)) found.push(finding)
   }
@@ -93,7 +97,7 @@ const MIXED = /[a-z][\u0370-\u03FF\u0400-\u052F]|[\u0370-\u03FF\u0400-\u052F][a-
 
 /** A misleading path: files through another process's /proc entry, or look-alike characters. */
 function disguiseOf(path: string): Finding | undefined {
-  if (/^\/+proc\/+[1-9]\d*\/+(root|cwd|map_files|fd)(\/|$)/.test(path))
+  if (path[0] === '/' && /^\/+proc\/+[1-9]\d*\/+(root|cwd|map_files|fd)(\/|$)/.test(path))
     return denied('escape/process', `\`${show(path)}\` is what another process sees`)
   if (LOOKALIKE.test(path) || MIXED.test(path))
     return asked('unicode/lookalike', `\`${show(path)}\` holds letters that look like others`)
@@ -108,20 +112,49 @@ export function absolute(path: string, cwd: string): string {
 const MAX_SEGMENTS = 64
 
 function patternOf(path: string, cwd: string): PathPattern {
-  const open = path[0] === ANY || path[0] === SPLIT
-  const whole = path[0] === '/' || open ? path : `${cwd}/${path}`
-  const rooted = whole[0] === '/'
-  let segments: string[] = []
-  for (const segment of whole.split('/')) {
+  const isAbsolute = path[0] === '/' || path[0] === ANY || path[0] === SPLIT
+  if (isAbsolute) return finished(resolved([], path, cwd), path[0] === '/')
+  const base = directoryOf(cwd)
+  if (path === '.' || path === '') return base.pattern
+  return finished(resolved(base.segments.slice(), path, cwd), cwd === '' || cwd[0] === '/')
+}
+
+/** Continues a path, segment by segment. */
+function resolved(start: string[], path: string, cwd: string): string[] {
+  let segments = start
+  for (const segment of path.split('/')) {
     if (segment === '' || segment === '.') continue
     if (segment !== '..') segments.push(segment)
     else segments = parentOf(segments)
     if (ALIASED.has(segments[0] ?? '')) segments = unaliased(segments, cwd)
   }
+  return segments
+}
+
+function finished(found: readonly string[], rooted: boolean): PathPattern {
   // A path this long cannot be opened; it counts as unknown.
-  if (segments.length > MAX_SEGMENTS) segments = [ANY]
+  const segments = found.length > MAX_SEGMENTS ? [ANY] : found
   const text = (rooted ? '/' : '') + segments.join('/')
   return { segments, text, open: !rooted || isOpen(text) }
+}
+
+/** A directory that relative paths start from. */
+type Directory = { readonly segments: readonly string[]; readonly pattern: PathPattern }
+
+const MAX_DIRECTORIES = 64
+
+/** Cache: the commands of many lines start in the same few directories. */
+const DIRECTORIES = new Map<string, Directory>()
+
+function directoryOf(cwd: string): Directory {
+  let found = DIRECTORIES.get(cwd)
+  if (!found) {
+    const segments = resolved([], cwd, cwd)
+    found = { segments, pattern: finished(segments, cwd === '' || cwd[0] === '/') }
+    if (DIRECTORIES.size >= MAX_DIRECTORIES) DIRECTORIES.clear()
+    DIRECTORIES.set(cwd, found)
+  }
+  return found
 }
 
 /** SECURITY: the parent of a kernel link is the parent of its target, which is rarely known. */
@@ -168,16 +201,19 @@ const above = (at: PathPattern, root: readonly string[]): boolean =>
 function judge(walk: Walk, at: PathPattern, use: PathUse): Finding | undefined {
   const shown = show(at.text) || '/'
   if (use === 'list') return judgeList(walk, judge(walk, at, 'read'), shown)
-  if (PLAIN_DEVICES.test(at.text))
+  // The first segment decides whether it can be a device at all.
+  const isSpecial = at.segments[0] === 'dev' || at.segments[0] === 'proc'
+  if (isSpecial && PLAIN_DEVICES.test(at.text))
     return ENDLESS_DEVICES.test(at.text) && (use === 'read' || use === 'tree')
       ? boxed('resource/endless', `\`${shown}\` has no end`)
       : undefined
-  if (/^\/dev\/(tcp|udp)\//.test(at.text))
+  if (isSpecial && /^\/dev\/(tcp|udp)\//.test(at.text))
     return denied('network/shell-socket', `\`${shown}\` opens a network connection from the shell`)
   const { workspaces, home, mounted } = rootsOf(walk.context)
   const own = workspaces[0] as readonly string[]
-  const workspace = workspaces.find((root) => inside(at, root)) ?? own
-  const inWorkspace = inside(at, workspace)
+  const around = workspaces.find((root) => inside(at, root))
+  const workspace = around ?? own
+  const inWorkspace = around !== undefined
   // Nothing outside of the sandbox reads its own directories, so no name in them runs code there.
   const isOwn = walk.context.contains !== undefined && workspaces.slice(1).some((root) => inside(at, root))
   const isMounted = mounted.some((root) => inside(at, root))
@@ -278,8 +314,8 @@ function judgeProjectRead(at: PathPattern, shown: string, use: PathUse, from: nu
   const could =
     use === 'tree' ||
     last.includes(BELOW) ||
-    firstOf({ ...at, segments: [last] }, PROJECT_PATTERNS, 0, meets) ||
-    firstOf({ ...at, segments: [last] }, SECRET_PATTERNS, 0, meets)
+    firstOf({ segments: [last], text: last, open: at.open }, PROJECT_PATTERNS, 0, meets) ||
+    firstOf({ segments: [last], text: last, open: at.open }, SECRET_PATTERNS, 0, meets)
   return could ? boxed('paths/broad-read', `\`${shown}\` could meet files with credentials`) : undefined
 }
 

@@ -4,13 +4,15 @@ import {
   type CommandJudgement,
   type ContainedRule,
   type Decision,
+  stricter,
   strictest,
 } from '../../model/decision.ts'
 import type { Guarantee } from '../../model/guarantee.ts'
 import type { Containment, Risk } from '../../model/risk.ts'
 import { builtInMatches, type CommandPolicy, type Rule, ruleMatches, type Subject } from '../rules/match.ts'
 import { isContainable, type RuleId, risksOf } from '../rules/risks.ts'
-import { show } from './shell/unknown-text.ts'
+import type { BuiltInRule } from '../rules/rule.ts'
+import { isStatic, show } from './shell/unknown-text.ts'
 import type { Context, Node, Walk } from './walk.ts'
 
 /** One command of a line, for display. */
@@ -103,7 +105,13 @@ const rank = ({ action, isAnswered }: Reason): number => ACTIONS.indexOf(action)
 
 const worst = (reasons: readonly Reason[]): Reason | undefined => {
   let found: Reason | undefined
-  for (const reason of reasons) if (!found || rank(reason) < rank(found)) found = reason
+  let least = Number.POSITIVE_INFINITY
+  for (const reason of reasons) {
+    const own = rank(reason)
+    if (own >= least) continue
+    found = reason
+    least = own
+  }
   return found
 }
 
@@ -131,32 +139,63 @@ function operatorReason(rules: readonly Rule[]): Reason {
   return { action, rule: shown?.id ?? '', reason: shown?.why ?? '', hard: false }
 }
 
-function builtInReasons({ policy }: Walk, node: Node): OwnReason[] {
-  const found: OwnReason[] = []
+function builtInReasons({ policy }: Walk, node: Node): readonly OwnReason[] {
   const known = policy.builtIn.get(node.program ?? '')
-  if (known === undefined) return found
-  const asWritten = [node.program ?? '', ...node.argv.slice(1)]
+  if (known === undefined) return NO_REASONS
+  const { argv, canonical } = node
+  const asWritten = node.program === argv[0] ? argv : [node.program ?? '', ...argv.slice(1)]
+  const found: OwnReason[] = []
   for (const rule of known) {
     if (rule.action === 'allow' && !node.trusted) continue
-    if (!builtInMatches(rule, node.canonical) && !builtInMatches(rule, asWritten)) continue
-    const { action, id, why, hard = false } = rule
-    found.push({ action, rule: id, reason: why, hard, risks: risksOf(id) })
+    if (builtInMatches(rule, canonical) || (asWritten !== canonical && builtInMatches(rule, asWritten)))
+      found.push(reasonOf(rule))
   }
   return found
 }
 
-function ownReasons(policy: CommandPolicy, node: Node, builtIn: readonly Reason[]): readonly Reason[] {
-  if (node.base === 'none') return builtIn.filter((reason) => reason.action !== 'allow')
-  if (builtIn.length > 0) return builtIn
-  return [
-    { action: policy.defaultAction, rule: 'default', reason: 'no rule matches this command', hard: false },
-  ]
+const NO_REASONS: readonly OwnReason[] = []
+
+const REASONS = new WeakMap<BuiltInRule, OwnReason>()
+
+/** The reason of a built-in rule; it depends on nothing else. */
+function reasonOf(rule: BuiltInRule): OwnReason {
+  let reason = REASONS.get(rule)
+  if (!reason) {
+    const { action, id, why, hard = false } = rule
+    reason = { action, rule: id, reason: why, hard, risks: risksOf(id) }
+    REASONS.set(rule, reason)
+  }
+  return reason
+}
+
+/** What applies to a command that no rule matches. */
+const DEFAULT_REASONS = Object.fromEntries(
+  ACTIONS.map((action) => [
+    action,
+    { action, rule: 'default', reason: 'no rule matches this command', hard: false },
+  ]),
+) as Readonly<Record<Action, Reason>>
+
+/** Hard reasons first; they occur among the others again. */
+function ownReasons(
+  policy: CommandPolicy,
+  node: Node,
+  hard: readonly Reason[],
+  builtIn: readonly Reason[],
+): readonly Reason[] {
+  const all = hard.slice()
+  for (const finding of node.findings) all.push(finding)
+  if (node.base === 'none') {
+    for (const reason of builtIn) if (reason.action !== 'allow') all.push(reason)
+  } else if (builtIn.length === 0) all.push(DEFAULT_REASONS[policy.defaultAction])
+  else for (const reason of builtIn) all.push(reason)
+  return all
 }
 
 /** The verdict on one command: hard findings first, then the operator's rules, else the built-in rules. */
 function judgeNode(walk: Walk, node: Node): JudgedNode {
   const { policy, context } = walk
-  const builtIn = node.program === undefined ? [] : builtInReasons(walk, node)
+  const builtIn = node.program === undefined ? NO_REASONS : builtInReasons(walk, node)
   const hard: Reason[] = []
   for (const finding of node.findings) if (finding.hard) hard.push(finding)
   for (const reason of builtIn) if (reason.hard) hard.push(reason)
@@ -171,25 +210,17 @@ function judgeNode(walk: Walk, node: Node): JudgedNode {
     policy.rules.length === 0 || node.argv.length === 0
       ? NO_RULES
       : policy.rules.filter((rule) => ruleMatches(rule, subjectOf(node, context)))
-  const given =
-    rules.length > 0
-      ? [...hard, operatorReason(rules)]
-      : hard.concat(node.findings, ownReasons(policy, node, builtIn))
+  const given = rules.length > 0 ? [...hard, operatorReason(rules)] : ownReasons(policy, node, hard, builtIn)
   const reasons = context.contains ? answeredBy(walk, given, builtIn) : given
-  const shown = worst(reasons) ?? {
-    action: 'allow' as const,
-    rule: '',
-    reason: 'runs only the commands checked below',
-    hard: false,
-  }
+  const shown = worst(reasons) ?? NOTHING_FOUND
   const judged: Writable<JudgedNode> = {
-    argv: node.argv.slice(0, 256).map((word) => show(word, 4096)),
+    argv: shownArgv(node.argv),
     action: shown.action,
     reason: shown.reason,
     depth: node.depth,
     hard: shown.hard,
     rules: rulesFor(shown, reasons),
-    matched: rules === NO_RULES ? [] : rules.map((rule) => rule.id),
+    matched: rules === NO_RULES ? NOT_MATCHED : rules.map((rule) => rule.id),
   }
   if (shown.rule !== '') judged.rule = shown.rule
   return judged
@@ -198,6 +229,23 @@ function judgeNode(walk: Walk, node: Node): JudgedNode {
 type Writable<T> = { -readonly [K in keyof T]: T[K] }
 
 const NO_RULES: readonly Rule[] = []
+const NOT_MATCHED: readonly string[] = []
+
+const NOTHING_FOUND: Reason = {
+  action: 'allow',
+  rule: '',
+  reason: 'runs only the commands checked below',
+  hard: false,
+}
+
+const MAX_WORDS = 256
+const MAX_WORD = 4096
+
+/** The words for display; nearly always they are as they were written. */
+const shownArgv = (argv: readonly string[]): readonly string[] =>
+  argv.length <= MAX_WORDS && argv.every((word) => word.length <= MAX_WORD && isStatic(word))
+    ? argv
+    : argv.slice(0, MAX_WORDS).map((word) => show(word, MAX_WORD))
 
 /** The displayed rule first, then every other rule that requires the same action. */
 function rulesFor(shown: Reason, reasons: readonly Reason[]): readonly string[] {
@@ -214,23 +262,41 @@ function listed(allowed: ReadonlySet<string>, node: Node): boolean {
 
 /** The strictest action of all parts, with the reason. */
 export function decide(walk: Walk): { readonly decision: Decision; readonly nodes: readonly JudgedNode[] } {
-  const nodes = walk.nodes.map((node) => judgeNode(walk, node))
-  const line = walk.context.contains ? walk.line.map((own) => behindWall(walk, own)) : walk.line
-  const parts: Part[] = line.map(({ action, reason, rule }) => ({ action, reason, rules: [rule] }))
-  for (const node of nodes) parts.push(node)
-  const action = parts.length === 0 ? 'sandbox' : strictest(parts.map((part) => part.action))
-  const decisive = parts.filter((part) => part.action === action)
-  const answered =
-    walk.contained.size === 0 ? undefined : decisive.find((part) => walk.contained.has(part.rules[0] ?? ''))
-  const reason = (answered ?? decisive[0])?.reason ?? 'nothing in it runs'
-  const rules = new Set<string>()
-  for (const part of decisive) for (const rule of part.rules) rules.add(rule)
-  const decision = { action, reason, rules: [...rules], commands: nodes.map(judgementOf) }
+  const nodes: JudgedNode[] = []
+  const commands: CommandJudgement[] = []
+  for (const node of walk.nodes) {
+    const judged = judgeNode(walk, node)
+    nodes.push(judged)
+    commands.push(judgementOf(judged))
+  }
+  const parts = partsOf(walk, nodes)
+  let action: Action = parts.length === 0 ? 'sandbox' : 'allow'
+  for (const part of parts) action = stricter(action, part.action)
+  const rules: string[] = []
+  let decisive: Part | undefined
+  let answered: Part | undefined
+  for (const part of parts) {
+    if (part.action !== action) continue
+    decisive ??= part
+    if (walk.contained.size > 0 && walk.contained.has(part.rules[0] ?? '')) answered ??= part
+    for (const rule of part.rules) if (!rules.includes(rule)) rules.push(rule)
+  }
+  const reason = (answered ?? decisive)?.reason ?? 'nothing in it runs'
+  const decision = { action, reason, rules, commands }
   if (walk.contained.size === 0) return { decision, nodes }
   return { decision: { ...decision, contained: [...walk.contained.values()] }, nodes }
 }
 
 type Part = Pick<JudgedNode, 'action' | 'reason' | 'rules'>
+
+/** The findings about the line itself, then its commands. */
+function partsOf(walk: Walk, nodes: readonly JudgedNode[]): readonly Part[] {
+  if (walk.line.length === 0) return nodes
+  const line = walk.context.contains ? walk.line.map((own) => behindWall(walk, own)) : walk.line
+  const parts: Part[] = line.map(({ action, reason, rule }) => ({ action, reason, rules: [rule] }))
+  for (const node of nodes) parts.push(node)
+  return parts
+}
 
 /** What a decision shows of a command. Written out: this runs for every command, and conditional spreads are slow. */
 function judgementOf({ argv, action, reason, rule, depth }: JudgedNode): CommandJudgement {

@@ -2,6 +2,7 @@ import type { Action, ContainedRule } from '../../model/decision.ts'
 import type { Containment } from '../../model/risk.ts'
 import type { CommandPolicy } from '../rules/match.ts'
 import type { Finding } from './finding.ts'
+import type { LazyMap, LazySet } from './lazy-map.ts'
 import type { Scope, Stream } from './shell/scope.ts'
 
 /** Where a line would run. */
@@ -51,19 +52,19 @@ export type Walk = {
   /** How `${name:+word}` treats variables with an unknown value. */
   readonly outside: 'unset' | 'set'
   /** The variables for which that assumption changed the result. */
-  readonly doubts: Set<string>
+  readonly doubts: LazySet
   steps: number
   depth: number
   /** Rules whose risks the sandbox contains, by id. */
-  readonly contained: Map<string, ContainedRule>
+  readonly contained: LazyMap<ContainedRule>
   /** Sources of the substitutions inside the words of the command being read. */
-  sources: Set<string>
+  sources: LazySet
   /** Judges an argv as if it were part of the line. */
-  readonly run: (scope: Scope, argv: readonly string[], stdin: Stream) => Stream
+  run(scope: Scope, argv: readonly string[], stdin: Stream): Stream
   /** Judges text as shell source in this scope. */
-  readonly source: (scope: Scope, text: string, stdin: Stream) => Stream
+  source(scope: Scope, text: string, stdin: Stream): Stream
   /** The action for shell text on its own, without recording findings. */
-  readonly probe: (scope: Scope, text: string) => Action
+  probe(scope: Scope, text: string): Action
 }
 
 /** The arguments of a program's handler. */
@@ -103,6 +104,8 @@ export function deeper<T>(walk: Walk, act: () => T): T {
   }
 }
 
+const NOWHERE: readonly string[] = []
+
 /** Adds a command to the tree of the line. */
 export function newNode(walk: Walk, argv: readonly string[]): Node {
   const node: Node = {
@@ -112,7 +115,7 @@ export function newNode(walk: Walk, argv: readonly string[]): Node {
     depth: walk.depth,
     findings: [],
     base: 'none',
-    cwds: [],
+    cwds: NOWHERE,
     trusted: false,
   }
   walk.nodes.push(node)

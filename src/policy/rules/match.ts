@@ -113,13 +113,17 @@ function inDirs(rule: Rule, { cwds, home }: Subject, grants: boolean): boolean {
 export function builtInMatches(rule: BuiltInRule, argv: readonly string[]): boolean {
   if (rule.exact === true && argv.length > rule.prefix.length) return false
   // Printing its own version or help, a program reaches nothing.
-  if (rule.action === 'ask' && argv.length === 2 && /^--(version|help)$/.test(argv[1] ?? '')) return false
-  return rule.prefix.every((token, index) => {
+  if (rule.action === 'ask' && argv.length === 2 && (argv[1] === '--version' || argv[1] === '--help'))
+    return false
+  const { prefix } = rule
+  for (let index = 0; index < prefix.length; index++) {
+    const token = prefix[index] as string | readonly string[]
     const word = argv[index]
     if (word === undefined) return false
-    if (typeof token === 'string' ? token === word : token.includes(word)) return true
-    return rule.action !== 'allow' && index > 0 && isOpen(word)
-  })
+    if (typeof token === 'string' ? token === word : token.includes(word)) continue
+    if (rule.action === 'allow' || index === 0 || !isOpen(word)) return false
+  }
+  return true
 }
 
 /** The built-in rules by the program they start with. */

@@ -13,14 +13,24 @@ import type {
   TestExpression,
   While,
 } from 'unbash'
-import { type CommandContext, unreadable, wordsOf } from '../command-context.ts'
+import { type CommandContext, NOT_COVERING, unreadable, wordsOf } from '../command-context.ts'
 import { dynamic, unseen } from '../finding.ts'
-import { uncovered } from '../lexical.ts'
+import { maySubstitute, uncovered } from '../lexical.ts'
 import { deeper, newNode, spend, type Walk } from '../walk.ts'
 import { arithmeticText } from './arithmetic.ts'
 import { parseShell } from './parse.ts'
 import { redirections } from './redirections.ts'
-import { CLOSED, EMPTY, fork, joined, mergeInto, type Scope, type Stream, UNKNOWN } from './scope.ts'
+import {
+  CLOSED,
+  EMPTY,
+  fork,
+  forkDetached,
+  joined,
+  mergeInto,
+  type Scope,
+  type Stream,
+  UNKNOWN,
+} from './scope.ts'
 import { runCommand } from './simple.ts'
 import { ANY, SPLIT } from './unknown-text.ts'
 import { arithmetic, expandText, expandWord, runHidden, type Words } from './words.ts'
@@ -33,6 +43,8 @@ export function interpret(walk: Walk, scope: Scope, source: string, stdin: Strea
     unreadable(walk)
     return UNKNOWN
   }
+  if (!maySubstitute(source))
+    return runScript(walk, scope, script, { stdin, cover: NOT_COVERING, runScript, runNode })
   const covered = new Set<number>()
   const cover = (at: number, end: number): void => {
     covered.add(at)
@@ -58,7 +70,7 @@ function runStatements(walk: Walk, scope: Scope, list: readonly Statement[], aro
   let out: Stream = EMPTY
   for (const statement of list) {
     spend(walk)
-    const inside = statement.background ? fork(scope, { detached: true }) : scope
+    const inside = statement.background ? forkDetached(scope) : scope
     out = joined(out, runAndOr(walk, inside, statement.command, around))
   }
   return out
@@ -68,11 +80,11 @@ function runAndOr(walk: Walk, scope: Scope, node: PipelineNode | AndOr, around: 
   if (node.type !== 'AndOr') return runPipeline(walk, scope, node, around)
   let out = runPipeline(walk, scope, node.commands[0] as PipelineNode, around)
   const ends: Scope[] = []
-  for (const [index, command] of node.commands.slice(1).entries()) {
+  for (let index = 1; index < node.commands.length; index++) {
     const before = fork(scope)
     // `||` runs after a failure, so any earlier state is possible; `&&` continues from the last state.
-    if (node.operators[index] === '||') for (const end of ends) mergeInto(scope, end)
-    out = joined(out, runPipeline(walk, scope, command, around))
+    if (node.operators[index - 1] === '||') for (const end of ends) mergeInto(scope, end)
+    out = joined(out, runPipeline(walk, scope, node.commands[index] as PipelineNode, around))
     ends.push(before)
   }
   for (const end of ends) mergeInto(scope, end)
@@ -85,11 +97,18 @@ function runPipeline(walk: Walk, scope: Scope, node: PipelineNode, around: Comma
     return runNode(walk, scope, (node as Pipeline).commands[0] as CommandNode, around)
   let stream = around.stdin
   for (const command of node.commands) {
-    stream = runNode(walk, fork(scope, { detached: true }), command, { ...around, stdin: stream })
-    if (!stream.piped) stream = { ...stream, piped: true }
+    stream = runNode(walk, forkDetached(scope), command, withStdin(around, stream))
+    if (!stream.piped) stream = { text: stream.text, from: stream.from, piped: true }
   }
   return stream
 }
+
+const withStdin = ({ cover }: CommandContext, stdin: Stream): CommandContext => ({
+  stdin,
+  cover,
+  runScript,
+  runNode,
+})
 
 function runNode(walk: Walk, scope: Scope, node: CommandNode | CompoundList, around: CommandContext): Stream {
   spend(walk)
@@ -127,7 +146,7 @@ function runNode(walk: Walk, scope: Scope, node: CommandNode | CompoundList, aro
     case 'Function':
       return defineFunction(scope, node, around)
     case 'Coproc':
-      return runNode(walk, fork(scope, { detached: true }), node.body, { ...around, stdin: UNKNOWN })
+      return runNode(walk, forkDetached(scope), node.body, withStdin(around, UNKNOWN))
     case 'TestCommand':
       runTest(wordsOf(walk, scope, around), node.expression)
       return EMPTY
@@ -163,7 +182,7 @@ function runRedirected(
 ): Stream {
   const shown = newNode(walk, [`${node.command.type.toLowerCase()}`])
   const { stdin, finish } = redirections(walk, scope, node.redirects, { around, findings: shown.findings })
-  return finish(runNode(walk, scope, node.command, { ...around, stdin: stdin ?? around.stdin }))
+  return finish(runNode(walk, scope, node.command, withStdin(around, stdin ?? around.stdin)))
 }
 
 function runIf(
@@ -309,7 +328,7 @@ export function runUncalled(walk: Walk, scope: Scope): void {
     found.called = true
     const inside = fork(scope, { positional: undefined, calling: [found] })
     deeper(walk, () =>
-      runNode(walk, inside, found.body, { stdin: CLOSED, cover: () => {}, runScript, runNode }),
+      runNode(walk, inside, found.body, { stdin: CLOSED, cover: NOT_COVERING, runScript, runNode }),
     )
   }
 }

@@ -26,7 +26,8 @@ const NUMBERS = new Set([
 export function lookup(words: Words, name: string): Value {
   const { scope } = words
   const real = scope.references.get(name) ?? name
-  for (const source of scope.origins.get(real) ?? []) words.walk.sources.add(source)
+  const origins = scope.origins.get(real)
+  if (origins) for (const source of origins.values()) words.walk.sources.add(source)
   if (real === 'PPID') words.walk.sources.add('$PPID')
   const set = scope.vars.get(real)
   if (set !== undefined) return set

@@ -1,6 +1,7 @@
 import type { ParsedScript, Redirection } from 'unbash'
 import { type CommandContext, unreadable, wordsOf } from '../command-context.ts'
 import { dynamic, type Finding } from '../finding.ts'
+import { LazySet } from '../lazy-map.ts'
 import { deeper, spend, type Walk } from '../walk.ts'
 import { redirectTo } from './redirect.ts'
 import { EMPTY, fork, mergeInto, type Scope, type Source, type Stream, textStream } from './scope.ts'
@@ -61,10 +62,10 @@ export function redirections(
 /** A here-document inherits the sources of the substitutions in it. */
 function fed(walk: Walk, read: () => string): Stream {
   const outer = walk.sources
-  walk.sources = new Set()
+  walk.sources = new LazySet()
   const text = read()
-  const from = [...walk.sources].filter((source): source is Source => source[0] !== '$')
-  for (const source of walk.sources) outer.add(source)
+  const from = [...walk.sources.values()].filter((source): source is Source => source[0] !== '$')
+  for (const source of walk.sources.values()) outer.add(source)
   walk.sources = outer
   return textStream(text, from)
 }

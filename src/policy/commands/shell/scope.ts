@@ -1,4 +1,5 @@
 import type { CompoundCommand, CompoundList, Redirected } from 'unbash'
+import { LazyMap, LazySet } from '../lazy-map.ts'
 import { ANY } from './unknown-text.ts'
 
 /** The input or output of a command, as far as it is known. */
@@ -23,11 +24,13 @@ export const UNKNOWN: Stream = { text: ANY, from: NOWHERE, piped: true }
 export const EMPTY: Stream = { text: '', from: NOWHERE, piped: true }
 
 /** Input or output whose text is known. */
-export const textStream = (text: string, from: Iterable<Source> = NOWHERE): Stream => ({
-  text,
-  from: from instanceof Set ? from : new Set(from),
-  piped: true,
-})
+export const textStream = (
+  text: string,
+  from: ReadonlySet<Source> | readonly Source[] = NOWHERE,
+): Stream => ({ text, from: from instanceof Set ? from : new Set(from), piped: true })
+
+/** Input or output that came from the network. */
+export const FROM_NETWORK: Stream = textStream(ANY, ['network'])
 
 /** Concatenates two streams, as the output of a list of commands. */
 export function joined(a: Stream, b: Stream): Stream {
@@ -56,21 +59,21 @@ type FunctionName = { readonly bodies: readonly FunctionBody[]; readonly mayBePr
 /** The state of the shell at one point of the line. */
 export type Scope = {
   /** Values with marks. A name that is absent is inherited from the environment. */
-  readonly vars: Map<string, string>
+  readonly vars: LazyMap<string>
   /** The source of a variable's value, if it matters later. */
-  readonly origins: Map<string, ReadonlySet<string>>
-  readonly arrays: Map<string, readonly string[]>
-  readonly references: Map<string, string>
+  readonly origins: LazyMap<LazySet>
+  readonly arrays: LazyMap<readonly string[]>
+  readonly references: LazyMap<string>
   /** Every directory that the command could run in; empty if it could be any. */
   cwds: readonly string[]
   previousCwds: readonly string[]
-  readonly functions: Map<string, FunctionName>
+  readonly functions: LazyMap<FunctionName>
   /** `$0` first; undefined if the caller's arguments are not known. */
   positional: readonly string[] | undefined
   /** Shared by all copies, since there is one file system. */
-  readonly files: Map<string, MadeFile>
+  readonly files: LazyMap<MadeFile>
   /** Aliases of programs: `hash -p`, `alias`. */
-  readonly names: Map<string, string>
+  readonly names: LazyMap<string>
   lastArgument: string
   /** Functions on the call stack, to end recursion. */
   readonly calling: readonly FunctionBody[]
@@ -78,71 +81,91 @@ export type Scope = {
   readonly detached: boolean
 }
 
+const NOT_CALLED: readonly FunctionBody[] = []
+
 /** The scope of a new shell in a directory. */
 export const newScope = (cwd: string): Scope => ({
-  vars: new Map(),
-  origins: new Map(),
-  arrays: new Map(),
-  references: new Map(),
+  vars: new LazyMap(),
+  origins: new LazyMap(),
+  arrays: new LazyMap(),
+  references: new LazyMap(),
   cwds: [cwd],
   previousCwds: [cwd],
-  functions: new Map(),
+  functions: new LazyMap(),
   positional: undefined,
-  files: new Map(),
-  names: new Map(),
+  files: new LazyMap(),
+  names: new LazyMap(),
   lastArgument: ANY,
-  calling: [],
+  calling: NOT_CALLED,
   detached: false,
 })
 
-/** Most lines define nothing, and copying an empty map costs far more than making one. */
-const copyOf = <K, V>(map: Map<K, V>): Map<K, V> => (map.size === 0 ? new Map() : new Map(map))
-
 /** A copy for a subshell; changes do not affect the parent. */
 export function fork(scope: Scope, change?: Partial<Scope>): Scope {
-  const copy: Scope = {
-    vars: copyOf(scope.vars),
-    origins: copyOf(scope.origins),
-    arrays: copyOf(scope.arrays),
-    references: copyOf(scope.references),
+  const copy = copyOf(scope, scope.detached)
+  return change ? Object.assign(copy, change) : copy
+}
+
+/** A copy for a command inside a pipeline or after `&`. */
+export const forkDetached = (scope: Scope): Scope => copyOf(scope, true)
+
+function copyOf(scope: Scope, detached: boolean): Scope {
+  return {
+    vars: scope.vars.copy(),
+    origins: scope.origins.copy(),
+    arrays: scope.arrays.copy(),
+    references: scope.references.copy(),
     cwds: scope.cwds,
     previousCwds: scope.previousCwds,
-    functions: copyOf(scope.functions),
+    functions: scope.functions.copy(),
     positional: scope.positional,
     files: scope.files,
-    names: copyOf(scope.names),
+    names: scope.names.copy(),
     lastArgument: scope.lastArgument,
     calling: scope.calling,
-    detached: scope.detached,
+    detached,
   }
-  return change ? Object.assign(copy, change) : copy
 }
 
 /** Merges the state of an alternative path into `scope`. Returns true if that changed it. */
 export function mergeInto(scope: Scope, other: Scope): boolean {
   let changed = false
-  const names = scope.vars.size + other.vars.size === 0 ? [] : [...scope.vars.keys(), ...other.vars.keys()]
-  for (const name of new Set(names)) {
-    if (scope.vars.get(name) === other.vars.get(name) || scope.vars.get(name) === ANY) continue
-    scope.vars.set(name, ANY)
-    changed = true
-  }
-  for (const [name, list] of other.arrays) {
+  if (mergeVariables(scope.vars, other.vars)) changed = true
+  for (const [name, list] of other.arrays.entries()) {
     if (scope.arrays.get(name)?.join('\0') === list.join('\0')) continue
     if (scope.arrays.get(name)?.[0] === ANY) continue
     scope.arrays.set(name, [ANY])
     changed = true
   }
-  for (const [name, from] of other.origins)
-    scope.origins.set(name, new Set([...from, ...(scope.origins.get(name) ?? [])]))
+  for (const [name, from] of other.origins.entries())
+    scope.origins.set(name, unionOf(from, scope.origins.get(name)))
   if (mergeFunctions(scope.functions, other.functions)) changed = true
-  for (const [name, program] of other.names) if (!scope.names.has(name)) scope.names.set(name, program)
+  for (const [name, program] of other.names.entries())
+    if (!scope.names.has(name)) scope.names.set(name, program)
   if (mergePositional(scope, other)) changed = true
   if (mergeReferences(scope.references, other.references)) changed = true
   if (scope.lastArgument !== other.lastArgument) scope.lastArgument = ANY
   const cwds = mergeCwds(scope.cwds, other.cwds)
   if (cwds.length !== scope.cwds.length) changed = true
   scope.cwds = cwds
+  return changed
+}
+
+function unionOf(first: LazySet, second: LazySet | undefined): LazySet {
+  const all = new LazySet()
+  for (const name of first.values()) all.add(name)
+  if (second) for (const name of second.values()) all.add(name)
+  return all
+}
+
+function mergeVariables(into: LazyMap<string>, other: LazyMap<string>): boolean {
+  if (into.size === 0 && other.size === 0) return false
+  let changed = false
+  for (const name of new Set([...into.keys(), ...other.keys()])) {
+    if (into.get(name) === other.get(name) || into.get(name) === ANY) continue
+    into.set(name, ANY)
+    changed = true
+  }
   return changed
 }
 
@@ -153,7 +176,7 @@ function mergePositional(scope: Scope, other: Scope): boolean {
   return true
 }
 
-function mergeReferences(into: Map<string, string>, other: ReadonlyMap<string, string>): boolean {
+function mergeReferences(into: LazyMap<string>, other: LazyMap<string>): boolean {
   if (into.size === 0 && other.size === 0) return false
   let changed = false
   for (const name of new Set([...into.keys(), ...other.keys()])) {
@@ -170,7 +193,7 @@ function mergeReferences(into: Map<string, string>, other: ReadonlyMap<string, s
  * SECURITY: a function that only one of the paths defines, removes or replaces keeps every meaning. Otherwise
  * `false && rm() { :; }; rm -rf ~` would hide the program.
  */
-function mergeFunctions(into: Map<string, FunctionName>, other: ReadonlyMap<string, FunctionName>): boolean {
+function mergeFunctions(into: LazyMap<FunctionName>, other: LazyMap<FunctionName>): boolean {
   if (into.size === 0 && other.size === 0) return false
   let changed = false
   for (const name of new Set([...into.keys(), ...other.keys()])) {
@@ -188,6 +211,7 @@ function mergeFunctions(into: Map<string, FunctionName>, other: ReadonlyMap<stri
 
 function mergeCwds(a: readonly string[], b: readonly string[]): readonly string[] {
   if (a.length === 0 || b.length === 0) return []
+  if (a.length === 1 && b.length === 1 && a[0] === b[0]) return a
   const all = [...new Set([...a, ...b])]
   return all.length > 4 ? [] : all
 }

@@ -2,6 +2,7 @@ import type { Assignment, Command, Redirection, Word } from 'unbash'
 import { type CommandContext, wordsOf } from '../command-context.ts'
 import { type CalledFunction, runArgv } from '../execute.ts'
 import { denied, dynamic, type Finding, unseen } from '../finding.ts'
+import { LazySet } from '../lazy-map.ts'
 import { deeper, newNode, spend, type Walk } from '../walk.ts'
 import { arithmeticText } from './arithmetic.ts'
 import { assign, assignArray } from './assign.ts'
@@ -17,27 +18,26 @@ import {
   UNKNOWN,
 } from './scope.ts'
 import { ANY, INTEGER, SPLIT } from './unknown-text.ts'
-import { expandText, expandWord, type Words } from './words.ts'
+import { expandInto, expandText, type Words } from './words.ts'
 
 /** Judges one simple command: its words, assignments and redirections, then the program itself. */
 export function runCommand(walk: Walk, scope: Scope, command: Command, around: CommandContext): Stream {
   const words = wordsOf(walk, scope, around)
-  const sources = new Set<string>()
+  const sources = new LazySet()
   walk.sources = sources
   if (hasSplitValue(command))
     walk.line.push(unseen('shell/unreadable', 'the value of an assignment continues in a substitution'))
-  const assignments: Assignment[] = []
+  const { prefix } = command
+  const assignments = prefix.length === 0 ? NO_ASSIGNMENTS : prefix.filter(isAssignment)
   const redirects: Redirection[] = []
-  for (const part of command.prefix) {
-    if (part.type === 'Assignment') assignments.push(part)
-    else redirects.push(part)
-  }
-  const argv: string[] = command.name ? expandWord(words, command.name).slice() : []
-  const declared: Assignment[] = []
+  for (const part of prefix) if (!isAssignment(part)) redirects.push(part)
+  const argv: string[] = []
+  if (command.name) expandInto(argv, words, command.name)
+  let declared: readonly Assignment[] = NO_ASSIGNMENTS
   for (const part of command.suffix) {
-    if (part.type === 'Word') argv.push(...expandWord(words, part))
+    if (part.type === 'Word') expandInto(argv, words, part)
     else if (part.type === 'Assignment') {
-      declared.push(part)
+      declared = [...declared, part]
       argv.push(declarationOf(words, part))
     } else redirects.push(part)
   }
@@ -61,7 +61,9 @@ function hasSplitValue({ prefix, name, suffix }: Command): boolean {
   return parts.some((part, index) => part.type === 'Assignment' && part.end === parts[index + 1]?.pos)
 }
 
-const isAssignment = ({ type }: Assignment | Redirection | Word): boolean => type === 'Assignment'
+const isAssignment = (part: Assignment | Redirection | Word): part is Assignment => part.type === 'Assignment'
+
+const NO_ASSIGNMENTS: readonly Assignment[] = []
 
 type Simple = {
   readonly scope: Scope
@@ -71,26 +73,26 @@ type Simple = {
   readonly assignments: readonly Assignment[]
   readonly declared: readonly Assignment[]
   readonly redirects: readonly Redirection[]
-  readonly sources: Set<string>
+  readonly sources: LazySet
   /** Whether a command word was present, even if it expanded to nothing. */
   readonly named: boolean
 }
 
 function runSimple(walk: Walk, simple: Simple): Stream {
   const { scope, around, words, argv, assignments } = simple
-  const env = assignments.map((assignment) => read(words, assignment))
+  const env = assignments.length === 0 ? NO_VALUES : assignments.map((assignment) => read(words, assignment))
   const findings: Finding[] = []
   const { stdin, finish } = redirections(walk, scope, simple.redirects, { around, findings })
   // SECURITY: from here on every command reads from that file, and a shell reads its commands from it.
   if (argv.length === 1 && argv[0] === 'exec' && stdin && !simple.redirects.every(isNull))
     findings.push(unseen('shell/exec-input', 'the rest of the line reads from somewhere else'))
-  const poison = env.flatMap(({ name, value }) => assign.findings(walk, name, value))
+  for (const { name, value } of env) findings.push(...assign.findings(walk, name, value))
   if (argv.length === 0) {
     const node = newNode(
       walk,
       env.map(({ name, value }) => `${name}=${value}`),
     )
-    node.findings.push(...findings, ...poison)
+    node.findings.push(...findings)
     if (simple.named) node.findings.push(dynamic('what it runs is nothing unless a substitution says so'))
     for (const [index, { name, value }] of env.entries())
       store(words, assignments[index] as Assignment, name, value)
@@ -101,9 +103,12 @@ function runSimple(walk: Walk, simple: Simple): Stream {
   for (const { name, value } of env) inside.vars.set(name, value)
   const out = runArgv(walk, inside, argv, {
     stdin: stdin ?? around.stdin,
-    findings: poison.length === 0 ? findings : [...findings, ...poison],
+    findings,
     sources: simple.sources,
-    call: (name, args) => callFunction(walk, scope, name, { args, around }),
+    call:
+      scope.functions.size === 0
+        ? undefined
+        : (name, args) => callFunction(walk, scope, name, { args, around }),
   })
   if (inside !== scope) scope.cwds = inside.cwds
   // Declaration builtins leave a name or a whole assignment in `$_`, depending on the builtin.
@@ -116,7 +121,11 @@ function runSimple(walk: Walk, simple: Simple): Stream {
 const isNull = (redirect: Redirection): boolean =>
   redirect.type === 'Redirect' && redirect.target?.value === '/dev/null'
 
-function read(words: Words, assignment: Assignment): { readonly name: string; readonly value: string } {
+type Value = { readonly name: string; readonly value: string }
+
+const NO_VALUES: readonly Value[] = []
+
+function read(words: Words, assignment: Assignment): Value {
   spend(words.walk, 2)
   if (assignment.index) arithmeticText(words, assignment.index)
   const { value } = assignment
@@ -129,11 +138,11 @@ function read(words: Words, assignment: Assignment): { readonly name: string; re
 /** Expands a value and tracks its sources: a download stored in a variable is still a download. */
 function expandNoting(words: Words, name: string, value: Word): string {
   const outer = words.walk.sources
-  const own = new Set<string>()
+  const own = new LazySet()
   words.walk.sources = own
   const text = expandText(words, value)
   words.walk.sources = outer
-  for (const source of own) outer.add(source)
+  for (const source of own.values()) outer.add(source)
   if (own.size > 0) words.scope.origins.set(name, own)
   else words.scope.origins.delete(name)
   return text
@@ -161,7 +170,7 @@ function declarationOf(words: Words, part: Assignment): string {
 
 /** `declare`, `export`, `local` and similar builtins keep the values they set. */
 function declare(words: Words, argv: readonly string[], assignment: Assignment): void {
-  const { name, value } = read({ ...words, cover: () => {} }, assignment)
+  const { name, value } = read(words.uncovering(), assignment)
   if (argv.slice(1).some((arg) => /^-\w*n/.test(arg)) && argv[0] !== 'export')
     words.scope.references.set(name, value)
   else store(words, assignment, name, value)

@@ -18,13 +18,15 @@ import { ANY, DOTGLOB, globbed, HIDDEN, isStatic, ONE, SPLIT, STAR } from './unk
 export type Words = {
   readonly walk: Walk
   readonly scope: Scope
-  readonly substitute: (script: ParsedScript | undefined, at: number) => string
-  readonly process: (script: ParsedScript | undefined, operator: '<' | '>', at: number) => string
-  /** `expandText` and `runHidden`, for the modules that this module imports. */
-  readonly expandText: (words: Words, word: Word) => string
-  readonly runHidden: (words: Words, text: string) => void
   /** Records that a node of the tree starts here (see lexical.ts). */
   readonly cover: (at: number, end: number) => void
+  substitute(script: ParsedScript | undefined, at: number): string
+  process(script: ParsedScript | undefined, operator: '<' | '>', at: number): string
+  /** `expandText` and `runHidden`, for the modules that this module imports. */
+  expandText(words: Words, word: Word): string
+  runHidden(words: Words, text: string): void
+  /** The same for text that is not part of the line. */
+  uncovering(): Words
 }
 
 /** A part of a word after expansion. Unquoted expansions are split into fields; `list` is the result of `"$@"`. */
@@ -40,9 +42,16 @@ const literal = (text: string): Piece => ({ text, quoted: false, split: false })
 
 /** The fields that a word expands to as an argument. */
 export function expandWord(words: Words, word: Word): readonly string[] {
-  if (!word.parts) return [tilde(words, word, word.value)]
-  if (word.parts.some((part) => part.type === 'BraceExpansion')) return expandBraced(words, word)
+  const { parts } = word
+  if (!parts) return [tilde(words, word, word.value)]
+  for (const part of parts) if (part.type === 'BraceExpansion') return expandBraced(words, word)
   return fieldsOf(words, pieces(words, word))
+}
+
+/** Adds the fields of a word to a list. */
+export function expandInto(out: string[], words: Words, word: Word): void {
+  if (!word.parts) out.push(tilde(words, word, word.value))
+  else for (const field of expandWord(words, word)) out.push(field)
 }
 
 /** The single text that a word expands to where bash does not split: assignments, redirections, `case`. */
@@ -63,7 +72,9 @@ function joinPieces(words: Words, all: readonly Piece[]): string {
     words.walk.line.push(dynamic('a value grows too long to be followed'))
     return ANY
   }
-  return all.map((piece) => (piece.list ? piece.list.join(' ') : piece.text)).join('')
+  let text = ''
+  for (const piece of all) text += piece.list ? piece.list.join(' ') : piece.text
+  return text
 }
 
 /** The text of a here-document after expansion. */
@@ -85,7 +96,7 @@ function expandBraced(words: Words, word: Word): readonly string[] {
     return [SPLIT]
   }
   spend(words.walk, raws.length)
-  const inner: Words = { ...words, cover: () => {} }
+  const inner = words.uncovering()
   return raws.flatMap((raw) => {
     const parsed = parseWord(raw)
     // A word that does not parse alone is still expanded from the tree, so that every nested command is judged.
@@ -96,12 +107,16 @@ function expandBraced(words: Words, word: Word): readonly string[] {
 
 function pieces(words: Words, word: Word): readonly Piece[] {
   const out: Piece[] = []
-  for (const [index, part] of (word.parts ?? []).entries()) {
-    if (index === 0 && part.type === 'Literal' && part.text[0] === '~')
-      out.push(literal(tilde(words, word, part.value)))
+  const { parts } = word
+  if (!parts) return out
+  for (const part of parts) {
+    if (part.type === 'Literal')
+      out.push(
+        literal(part === parts[0] && part.text[0] === '~' ? tilde(words, word, part.value) : part.value),
+      )
     // A URL does not match a file name, and a glob without a match stays unchanged.
     else if (part.type === 'Glob' && ADDRESS.test(word.text)) out.push(literal(part.text))
-    else out.push(...partPieces(words, part, false))
+    else for (const piece of partPieces(words, part, false)) out.push(piece)
   }
   return out
 }
@@ -120,7 +135,7 @@ function partPieces(words: Words, part: WordPart, inQuotes: boolean): readonly P
       return [quoted(part.value)]
     case 'DoubleQuoted':
     case 'LocaleString':
-      return [quoted(''), ...part.parts.flatMap((child: DoubleQuotedChild) => partPieces(words, child, true))]
+      return quotedPieces(words, part.parts)
     case 'Glob':
       for (const inner of part.parts ?? []) partPieces(words, inner, false)
       return [literal(meetsHidden(words) ? HIDDEN : part.kind === 'star' ? STAR : ONE)]
@@ -133,6 +148,15 @@ function partPieces(words: Words, part: WordPart, inQuotes: boolean): readonly P
     default:
       return expansionPieces(words, part, inQuotes)
   }
+}
+
+function quotedPieces(words: Words, children: readonly DoubleQuotedChild[]): readonly Piece[] {
+  const out = [quoted('')]
+  for (const child of children) {
+    if (child.type === 'Literal') out.push(quoted(child.value))
+    else for (const piece of partPieces(words, child, true)) out.push(piece)
+  }
+  return out
 }
 
 /** bash's `dotglob`, which setting GLOBIGNORE also enables. */
@@ -212,8 +236,20 @@ function value(found: string | readonly string[], inQuotes: boolean, name: strin
 
 const DEFAULT_IFS = ' \t\n'
 
+/** Whether nothing is split, and something remains even if it is empty. */
+function isOneField(all: readonly Piece[]): boolean {
+  let started = false
+  for (const piece of all) {
+    if (piece.split || piece.list) return false
+    if (piece.quoted || piece.text !== '') started = true
+  }
+  return started
+}
+
 function fieldsOf(words: Words, all: readonly Piece[]): readonly string[] {
-  if (all.length > 1 && joinPieces(words, all) === ANY) return [SPLIT]
+  const whole = all.length > 1 ? joinPieces(words, all) : undefined
+  if (whole === ANY) return [SPLIT]
+  if (isOneField(all)) return [whole ?? (all[0] as Piece).text]
   const ifs = words.scope.vars.get('IFS') ?? DEFAULT_IFS
   const fields: string[] = []
   let field = ''
@@ -324,5 +360,5 @@ export function runHidden(words: Words, text: string): void {
     unseen('shell/double-evaluation', 'text that bash evaluates a second time holds a substitution'),
   )
   const parsed = parseWord(`"${text.replace(/["\\]/g, '')}"`)
-  if (parsed) expandText({ ...words, cover: () => {} }, parsed)
+  if (parsed) expandText(words.uncovering(), parsed)
 }

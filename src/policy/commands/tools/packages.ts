@@ -50,6 +50,7 @@ const NPM: OptionSpec = {
     '--location': 'data',
   },
 }
+const NPM_PREFIX: OptionSpec = { ...NPM, prefix: true }
 const NPM_EXEC = new Set(['exec', 'x', 'dlx'])
 const NPM_RUN = new Set(['run', 'run-script', 'test', 'start', 'stop', 'restart', 't', 'tst'])
 
@@ -57,11 +58,11 @@ const NPM_RUN = new Set(['run', 'run-script', 'test', 'start', 'stop', 'restart'
 const npm: Handler = (call) => {
   const dashes = call.args.indexOf('--')
   const own = dashes === -1 ? call.args : call.args.slice(0, dashes)
-  const first = parseOptions({ ...NPM, prefix: true }, own)
+  const first = parseOptions(NPM_PREFIX, own)
   const [sub, ...rest] = first.operands
   if (sub === undefined) return undefined
   call.node.canonical = [call.name, sub, ...rest]
-  const parsed = parseOptions(NPM_EXEC.has(sub) ? { ...NPM, prefix: true } : NPM, rest)
+  const parsed = parseOptions(NPM_EXEC.has(sub) ? NPM_PREFIX : NPM, rest)
   for (const option of [...first.options, ...parsed.options]) {
     applyOption(call, option)
     if (option.name === '--registry') judgeRegistry(call, option.value)
@@ -122,16 +123,15 @@ function judgePkgSet(call: Call, settings: readonly string[]): void {
       call.node.findings.push(asked('persistence/scripts', 'changes scripts that run later'))
 }
 
+const NPX: OptionSpec = {
+  short: 'cp',
+  long: 'call package registry shell script-shell node-options userconfig',
+  prefix: true,
+  effects: { '--script-shell': 'program', '--shell': 'program' },
+}
+
 const npx: Handler = (call) => {
-  const { options, operands } = parseOptions(
-    {
-      short: 'cp',
-      long: 'call package registry shell script-shell node-options userconfig',
-      prefix: true,
-      effects: { '--script-shell': 'program', '--shell': 'program' },
-    },
-    call.args,
-  )
+  const { options, operands } = parseOptions(NPX, call.args)
   for (const option of options) {
     applyOption(call, option)
     if (option.name === '--registry') judgeRegistry(call, option.value)
@@ -182,15 +182,14 @@ const pip: Handler = (call) => {
   return UNKNOWN
 }
 
+const UV_RUN: OptionSpec = {
+  short: 'ppm',
+  long: 'python with with-requirements extra group package directory project from spec env-file',
+  prefix: true,
+}
+
 function uvRun(call: Call, args: readonly string[]) {
-  const { options, operands } = parseOptions(
-    {
-      short: 'ppm',
-      long: 'python with with-requirements extra group package directory project from spec env-file',
-      prefix: true,
-    },
-    args,
-  )
+  const { options, operands } = parseOptions(UV_RUN, args)
   call.node.findings.push(boxed('packages/exec', 'runs a program of a package'))
   const sources = options.filter(({ name }) => /^--(from|with|spec)$/.test(name))
   judgeSources(
@@ -238,16 +237,15 @@ function judgeMakefile(call: Call, file: string): void {
   } else runFile(call, file, 'make')
 }
 
+const CARGO: OptionSpec = {
+  short: 'pjFZ',
+  long: 'package jobs features target manifest-path git branch tag rev registry index path root config color profile bin example test',
+  effects: { '--config': 'ask: settings that can start programs' },
+}
+
 const cargo: Handler = (call) => {
   const words = call.args[0]?.startsWith('+') ? call.args.slice(1) : call.args
-  const { options, operands } = parseOptions(
-    {
-      short: 'pjFZ',
-      long: 'package jobs features target manifest-path git branch tag rev registry index path root config color profile bin example test',
-      effects: { '--config': 'ask: settings that can start programs' },
-    },
-    words,
-  )
+  const { options, operands } = parseOptions(CARGO, words)
   for (const option of options) applyOption(call, option)
   call.node.canonical = ['cargo', ...operands]
   if (options.some(({ name }) => name === '--git' || name === '--index'))

@@ -1,4 +1,5 @@
 import { boxed, denied, unseen } from '../finding.ts'
+import { LazyMap } from '../lazy-map.ts'
 import { runFile, runStream } from '../run-file.ts'
 import { fork, newScope, UNKNOWN } from '../shell/scope.ts'
 import { ANY, isStatic } from '../shell/unknown-text.ts'
@@ -74,7 +75,7 @@ function runLine(call: Call, line: string, positional: readonly string[]) {
     )
     if (line === ANY) return UNKNOWN
   }
-  const scope = fork(call.scope, { positional, functions: new Map(), names: new Map() })
+  const scope = fork(call.scope, { positional, functions: new LazyMap(), names: new LazyMap() })
   return deeper(call.walk, () => call.walk.source(scope, line, call.stdin))
 }
 

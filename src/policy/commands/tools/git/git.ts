@@ -49,47 +49,45 @@ function judgeGlobal(call: Call, { name, value = '' }: Option): void {
 const RUNS = 'shell'
 
 /** Options that matter in every sub-command; `short` lists those that take a value. */
-const OPTIONS: Readonly<Record<string, OptionSpec>> = {
-  any: {
-    short: 'mFCcSGLOUlnBMu',
-    long: 'message author date grep since until after before format pretty max-count skip branch depth origin reference pathspec-from-file stat-width unified inter-hunk-context word-diff-regex strategy strategy-option onto cleanup color',
-    effects: {
-      '--output': 'write',
-      '--ext-diff': 'ask: lets settings start a diff program',
-      '--textconv': 'ask: lets settings start a program',
-      '--upload-pack': RUNS,
-      '--receive-pack': RUNS,
-      '--exec': RUNS,
-      '--extcmd': RUNS,
-      '--open-files-in-pager': RUNS,
-      '--tree-filter': RUNS,
-      '--index-filter': RUNS,
-      '--msg-filter': RUNS,
-      '--env-filter': RUNS,
-      '--commit-filter': RUNS,
-      '--parent-filter': RUNS,
-      '--tag-name-filter': RUNS,
-      '--setup': RUNS,
-      '--contents': 'read',
-      '--template': 'data',
-      '--file': 'read',
-      '--config': 'data',
-      '--blob': 'data',
-      '--smtp-server': 'ask: sends mail',
-      '--to-cmd': RUNS,
-      '--cc-cmd': RUNS,
-      '--web-browser': RUNS,
-      '--browser': RUNS,
-      '--tool': 'data',
-      '--separate-git-dir': 'write',
-      '--output-directory': 'write',
-      '--gpg-sign': 'box: signs',
-      '--no-index': 'box: compares any two files',
-      '--filters': 'box: lets settings start a program',
-      '--show-signature': 'box: starts a program named in settings',
-      '--exclude-from': 'read',
-      '--ignore-revs-file': 'read',
-    },
+const ANY_OPTIONS: OptionSpec = {
+  short: 'mFCcSGLOUlnBMu',
+  long: 'message author date grep since until after before format pretty max-count skip branch depth origin reference pathspec-from-file stat-width unified inter-hunk-context word-diff-regex strategy strategy-option onto cleanup color',
+  effects: {
+    '--output': 'write',
+    '--ext-diff': 'ask: lets settings start a diff program',
+    '--textconv': 'ask: lets settings start a program',
+    '--upload-pack': RUNS,
+    '--receive-pack': RUNS,
+    '--exec': RUNS,
+    '--extcmd': RUNS,
+    '--open-files-in-pager': RUNS,
+    '--tree-filter': RUNS,
+    '--index-filter': RUNS,
+    '--msg-filter': RUNS,
+    '--env-filter': RUNS,
+    '--commit-filter': RUNS,
+    '--parent-filter': RUNS,
+    '--tag-name-filter': RUNS,
+    '--setup': RUNS,
+    '--contents': 'read',
+    '--template': 'data',
+    '--file': 'read',
+    '--config': 'data',
+    '--blob': 'data',
+    '--smtp-server': 'ask: sends mail',
+    '--to-cmd': RUNS,
+    '--cc-cmd': RUNS,
+    '--web-browser': RUNS,
+    '--browser': RUNS,
+    '--tool': 'data',
+    '--separate-git-dir': 'write',
+    '--output-directory': 'write',
+    '--gpg-sign': 'box: signs',
+    '--no-index': 'box: compares any two files',
+    '--filters': 'box: lets settings start a program',
+    '--show-signature': 'box: starts a program named in settings',
+    '--exclude-from': 'read',
+    '--ignore-revs-file': 'read',
   },
 }
 
@@ -108,6 +106,13 @@ const SHORT_PROGRAMS: Readonly<Record<string, Readonly<Record<string, string>>>>
   'ls-files': { '-X': 'read' },
 }
 
+const SUB_OPTIONS: ReadonlyMap<string, OptionSpec> = new Map(
+  Object.entries(SHORT_PROGRAMS).map(([sub, effects]) => [
+    sub,
+    { ...ANY_OPTIONS, effects: { ...ANY_OPTIONS.effects, ...effects } },
+  ]),
+)
+
 const git: Handler = (call) => {
   const { options, operands } = parseOptions(GLOBAL, call.args)
   for (const option of options) judgeGlobal(call, option)
@@ -117,8 +122,7 @@ const git: Handler = (call) => {
   call.node.canonical = ['git', sub, ...args]
   if (isOpen(sub))
     call.node.findings.push(unseen('git/dynamic', 'a git command that is known only when it runs'))
-  const spec = { ...OPTIONS.any, effects: { ...OPTIONS.any?.effects, ...SHORT_PROGRAMS[sub] } }
-  const parsed = parseOptions(spec, args)
+  const parsed = parseOptions(SUB_OPTIONS.get(sub) ?? ANY_OPTIONS, args)
   for (const option of parsed.options) {
     if (option.effect === RUNS) runsProgram(call, option)
     else if (option.name === '--config') judgeSetting(call, option.value ?? '')

@@ -2,8 +2,8 @@ import { addressFindings } from '../../address.ts'
 import { applyOption, touch } from '../../effects.ts'
 import { asked } from '../../finding.ts'
 import { type Option, type OptionSpec, parseOptions } from '../../options.ts'
-import { textStream } from '../../shell/scope.ts'
-import { ANY, isStatic } from '../../shell/unknown-text.ts'
+import { FROM_NETWORK } from '../../shell/scope.ts'
+import { isStatic } from '../../shell/unknown-text.ts'
 import type { Call, Handler } from '../../walk.ts'
 import { tools } from '../tool.ts'
 import { downloaded, judgeLeaks, judgeUrls, sendFile } from './request.ts'
@@ -92,7 +92,7 @@ const curl: Handler = (call) => {
   ]
   judgeUrls(call, urls, options.some(isMutation))
   saved(call, options, urls)
-  return textStream(ANY, ['network'])
+  return FROM_NETWORK
 }
 
 const isMutation = ({ name, value }: Option): boolean =>
@@ -188,7 +188,7 @@ const wget: Handler = (call) => {
       ),
       document === undefined ? operands : [],
     )
-  return textStream(ANY, ['network'])
+  return FROM_NETWORK
 }
 
 /** Programs that send HTTP requests. */

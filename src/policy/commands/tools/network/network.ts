@@ -2,8 +2,8 @@ import { addressFindings } from '../../address.ts'
 import { applyOption, touch } from '../../effects.ts'
 import { asked, boxed, denied, refused } from '../../finding.ts'
 import { parseOptions } from '../../options.ts'
-import { textStream, UNKNOWN } from '../../shell/scope.ts'
-import { ANY, isOpen, isStatic } from '../../shell/unknown-text.ts'
+import { FROM_NETWORK, UNKNOWN } from '../../shell/scope.ts'
+import { isOpen, isStatic } from '../../shell/unknown-text.ts'
 import type { Handler } from '../../walk.ts'
 import { names, tools } from '../tool.ts'
 
@@ -16,7 +16,7 @@ const lookup: Handler = (call) => {
     ) || call.walk.nodes.some(({ findings }) => findings.some(({ rule }) => rule.startsWith('secrets/')))
   if (carried && call.args.some((arg) => isOpen(arg)))
     call.node.findings.push(denied('exfiltration/lookup', 'puts data into a DNS query'))
-  return textStream(ANY, ['network'])
+  return FROM_NETWORK
 }
 
 /** Raw connections: a shell on one end is a backdoor, piped data is exfiltration. */
@@ -37,7 +37,7 @@ const raw: Handler = (call) => {
     call.node.findings.push(
       ...addressFindings(call.walk, call.scope, host).filter(({ action }) => action === 'deny'),
     )
-  return textStream(ANY, ['network'])
+  return FROM_NETWORK
 }
 
 const mail: Handler = (call) => {
@@ -73,7 +73,7 @@ const scanner: Handler = (call) => {
       ? boxed('network/recording', 'reads recorded traffic')
       : refused('network/scan', 'examines the network'),
   )
-  return recorded ? UNKNOWN : textStream(ANY, ['network'])
+  return recorded ? UNKNOWN : FROM_NETWORK
 }
 
 const telnetLike: Handler = (call) => raw(call)

@@ -3,7 +3,7 @@ import { touch } from '../../effects.ts'
 import { SECRET_VARIABLE } from '../../environment.ts'
 import { asked, boxed, denied } from '../../finding.ts'
 import { absolute } from '../../paths.ts'
-import { textStream } from '../../shell/scope.ts'
+import { FROM_NETWORK } from '../../shell/scope.ts'
 import { ANY, isOpen, isStatic, show } from '../../shell/unknown-text.ts'
 import type { Call } from '../../walk.ts'
 
@@ -26,7 +26,7 @@ export function sendFile(call: Call, file: string): void {
 
 /** Secret variables and outputs of other commands in the arguments of a network program. */
 export function judgeLeaks(call: Call, inHeadersOnly: boolean): void {
-  const secret = [...call.walk.sources].find(
+  const secret = [...call.walk.sources.values()].find(
     (source) => source[0] === '$' && SECRET_VARIABLE.test(source.slice(1)),
   )
   if (secret !== undefined)
@@ -67,9 +67,10 @@ export function judgeUrls(call: Call, urls: readonly string[], mutates: boolean)
       : asked('network/request', 'connects to the network'),
   )
   for (const url of urls) {
-    call.node.findings.push(...addressFindings(call.walk, call.scope, url))
-    const host = isStatic(url) ? hostOf(url) : undefined
-    if (host !== undefined && isLocalHost(host) && mutates && CONTROL_PATH.test(url))
+    for (const finding of addressFindings(call.walk, call.scope, url)) call.node.findings.push(finding)
+    if (!mutates || !isStatic(url) || !CONTROL_PATH.test(url)) continue
+    const host = hostOf(url)
+    if (host !== undefined && isLocalHost(host))
       call.node.findings.push(denied('tampering/control-plane', 'changes the sandbox through its own API'))
   }
 }
@@ -79,5 +80,5 @@ export function downloaded(call: Call, file: string): void {
   if (file === '' || file === '-') return
   touch(call, file, 'write')
   const path = absolute(file, call.scope.cwds[0] ?? ANY)
-  call.scope.files.set(path, { kind: 'content', stream: textStream(ANY, ['network']) })
+  call.scope.files.set(path, { kind: 'content', stream: FROM_NETWORK })
 }
