@@ -16,6 +16,14 @@ import { type FunctionType, skipBlockType } from './types.ts'
 
 const ORDINARY = Uint8Array.from({ length: 256 }, (_, op) => (isOrdinary(op) ? 1 : 0))
 
+/** A function to rewrite: its type, whether it takes and returns the meter, and where its code is. */
+export type FunctionSource = {
+  readonly type: FunctionType
+  readonly passed: boolean
+  readonly start: number
+  readonly end: number
+}
+
 /**
  * Rewrites function bodies one at a time. Instructions are copied in spans; charges are inserted between them, only
  * where paths with different amounts meet.
@@ -43,6 +51,13 @@ export class FunctionMeter {
   /** Set when a handler is found while fuel may be owed across calls: the rewrite starts over with `ride` 0. */
   needsExactCalls = false
 
+  /** Set when a tail call is found while functions pass the meter: the rewrite starts over without. */
+  needsPlainCalls = false
+  #passed = false
+  /** The local whose index the passed meter has, and its new index; -1 if there is none. */
+  #movedFrom = -1
+  #movedTo = 0
+
   constructor(context: CodeContext, ride: number) {
     this.#context = context
     this.#reader = new ByteReader(context.bytes)
@@ -55,19 +70,28 @@ export class FunctionMeter {
     return this.#loops
   }
 
-  /** Rewrites the body between `start` and `end` and appends it, with its size, to `out`. */
-  rewrite(type: FunctionType, start: number, end: number, out: ByteWriter): void {
+  /** Rewrites a body and appends it, with its size, to `out`. */
+  rewrite(source: FunctionSource, out: ByteWriter): void {
     this.#defer = true
     this.#catches = false
-    while (!this.#attempt(type, start, end, out)) this.#defer = false
+    while (!this.#attempt(source, out)) this.#defer = false
   }
 
-  #attempt(type: FunctionType, start: number, end: number, out: ByteWriter): boolean {
+  #attempt(source: FunctionSource, out: ByteWriter): boolean {
+    const { type, passed, start, end } = source
     const reader = this.#reader
     reader.at = start
     const locals = skipLocals(reader)
     const bodyAt = reader.at
-    this.#fuel.begin(type.params.length + locals)
+    const params = type.params.length
+    this.#passed = passed
+    this.#movedFrom = passed && locals > 0 ? params : -1
+    this.#movedTo = params + locals
+    this.#fuel.begin({
+      passed,
+      fuelLocal: passed ? params : params + locals,
+      scratchLocal: params + locals + 1,
+    })
     this.#stack.reset()
     this.#stack.push(LABEL.function, true, 0, METER_AT.local)
     this.#live = true
@@ -76,12 +100,13 @@ export class FunctionMeter {
     this.#copied = bodyAt
     while (reader.at < end) {
       this.#step()
-      if (this.#conflict || this.needsExactCalls) return this.needsExactCalls
+      if (this.needsExactCalls || this.needsPlainCalls) return true
+      if (this.#conflict) return false
     }
     if (this.#stack.depth !== 0) throw new SandboxError('invalid-input', 'a function has no end')
     this.#settleEnd()
     const wrapped = this.#stack.fixed[0] === 1
-    const shape = { type, wrapped, loops: this.#loops, caught: this.#catches, start, bodyAt, end }
+    const shape = { ...source, wrapped, loops: this.#loops, caught: this.#catches, bodyAt }
     writeFunction(this.#context, this.#fuel, shape, out)
     return true
   }
@@ -105,6 +130,7 @@ export class FunctionMeter {
     skipImmediates(reader, op)
     if (ORDINARY[op]) {
       if (this.#live) this.#fuel.pending += COSTS[op] as number
+      if (this.#movedFrom >= 0 && op <= OP.localTee && op >= OP.localGet) this.#local(op)
       return
     }
     if (op === OP.prefixBulk) this.#bulk(skipBulkImmediates(reader))
@@ -123,6 +149,15 @@ export class FunctionMeter {
     const value = this.#reader.u32()
     this.#reader.at = at
     return value
+  }
+
+  /** SECURITY: no instruction of the module may access the local that holds the meter. */
+  #local(op: number): void {
+    if (this.#operand() !== this.#movedFrom) return
+    this.#sync()
+    this.#fuel.code.u8(op)
+    this.#fuel.code.u32(this.#movedTo)
+    this.#copied = this.#reader.at
   }
 
   #control(op: number): void {
@@ -156,6 +191,17 @@ export class FunctionMeter {
       case OP.brTable:
         this.#branchTable()
         break
+      case OP.return:
+        this.#return()
+        break
+      case OP.call:
+        this.#call()
+        break
+      case OP.returnCall:
+      case OP.returnCallIndirect:
+      case OP.returnCallRef:
+        this.#tailCall(op)
+        break
       default:
         if (this.#live) this.#act(op)
     }
@@ -188,19 +234,9 @@ export class FunctionMeter {
       case OP.brOnNonNull:
         this.#branchTo(this.#operand())
         break
-      case OP.return:
-        this.#return()
-        break
-      case OP.call:
       case OP.callIndirect:
       case OP.callRef:
         fuel.beforeCall()
-        break
-      case OP.returnCall:
-      case OP.returnCallIndirect:
-      case OP.returnCallRef:
-        fuel.beforeTailCall()
-        this.#stop()
         break
       case OP.tableGet:
       case OP.tableSet:
@@ -212,6 +248,43 @@ export class FunctionMeter {
       default:
         throw refusedOpcode(op)
     }
+  }
+
+  #call(): void {
+    const { importedFunctions, passes } = this.#context
+    const fuel = this.#fuel
+    const passed = passes[this.#operand() - importedFunctions] === 1
+    if (!this.#live) {
+      if (passed) this.#deadPassedCall()
+      return
+    }
+    this.#sync()
+    fuel.pending += COSTS[OP.call] as number
+    if (!passed) {
+      fuel.beforeCall()
+      return
+    }
+    fuel.beforePassedCall()
+    this.#syncPast()
+    fuel.afterPassedCall()
+  }
+
+  /** Code that is never reached must be valid too. */
+  #deadPassedCall(): void {
+    this.#sync()
+    this.#fuel.constant(0)
+    this.#syncPast()
+    this.#fuel.code.u8(OP.drop)
+  }
+
+  /** The results of the two functions must be the same, so in a module with tail calls no function returns the meter. */
+  #tailCall(op: number): void {
+    this.needsPlainCalls = this.#context.passes.length > 0
+    if (!this.#live) return
+    this.#sync()
+    this.#fuel.pending += COSTS[op] as number
+    this.#fuel.beforeTailCall()
+    this.#stop()
   }
 
   /** Growth is charged after it has succeeded, as in Wasmtime. */
@@ -324,11 +397,13 @@ export class FunctionMeter {
   /** A return becomes a branch to the end of the body, where the frame is released. */
   #return(): void {
     const outermost = this.#stack.depth - 1
-    this.#branchTo(outermost)
+    this.#sync()
+    if (this.#live) this.#branchTo(outermost)
+    else if (!this.#passed) return
     this.#fuel.code.u8(OP.br)
     this.#fuel.code.u32(outermost)
     this.#copied = this.#reader.at
-    this.#stop()
+    if (this.#live) this.#stop()
   }
 
   #branchTable(): void {

@@ -283,6 +283,76 @@ describe('exceptions', () => {
   })
 })
 
+describe('functions that only direct calls reach take and return the meter', () => {
+  const F64 = 0x7c
+  const run = (functions: readonly FunctionSpec[], body: Code, more: ModuleSpec = {}): string =>
+    metered(plain(body, { ...more, results: [I32], functions })).run(1_000_000).did
+
+  it('their locals keep their values and types', () => {
+    const locals = [F64, I32, I64]
+    const body = [op.get(0), op.set(2), op.get(2), [0x44, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f], op.tee(1), [0xaa]]
+    // 5, and 1.5 as an integer, plus 0 from the last local.
+    const sum = [...body, op.i32Add, op.get(3), [0xa7], op.i32Add]
+    expect(run([{ params: [I32], results: [I32], locals, body: sum }], [op.i32(5), op.call(1)])).toBe('6')
+    const none = [op.get(0), op.get(0), op.i32Add]
+    expect(run([{ params: [I32], results: [I32], body: none }], [op.i32(5), op.call(1)])).toBe('10')
+  })
+
+  it('several results, early returns and code that is never reached stay valid', () => {
+    const pair: FunctionSpec = {
+      results: [I32, I32],
+      locals: [I64],
+      body: [op.i32(3), op.i32(4), [0x0f], op.i32(1), op.call(2), [0x0f], op.i32(1), op.i32(1), op.br(0)],
+    }
+    const one: FunctionSpec = { params: [I32], results: [I32, I32], body: [op.get(0), op.i32(1)] }
+    expect(run([pair, one], [op.call(1), op.i32Sub])).toBe('-1')
+  })
+
+  it('the limits are those of functions that others can reach', () => {
+    const down: FunctionSpec = {
+      params: [I32],
+      body: [op.get(0), [0x04, 0x40], op.get(0), op.i32(1), op.i32Sub, op.call(1), op.end],
+    }
+    for (const [depth, fuel] of [
+      [900, 1_000_000],
+      [1022, 1_000_000],
+      [1023, 1_000_000],
+      [900, 5000],
+    ] as const) {
+      const body = [op.i32(depth), op.call(1)]
+      const inner = metered(plain(body, { functions: [down] })).run(fuel)
+      const exported = metered(plain(body, { functions: [{ ...down, export: 'down' }] })).run(fuel)
+      expect(inner.did).toBe(exported.did)
+      if (inner.did === 'returned') expect(inner.left).toBe(exported.left)
+    }
+  })
+
+  it('host functions see the fuel that is left, and what they charge is charged', () => {
+    const seen: number[] = []
+    let meter: WasmGlobal | undefined
+    const f = (): void => {
+      if (!meter) return
+      seen.push(readMeter(meter.value).fuel)
+      meter.value -= 1000n << 16n
+    }
+    const bytes = buildModule({
+      imports: [{ module: 'h', name: 'f' }],
+      functions: [{ export: 'run', body: [op.call(2), op.call(2)] }, { body: [op.call(0)] }],
+    })
+    const module = metered(bytes, {}, { h: { f } })
+    meter = module.exports[METER_EXPORTS.meter] as WasmGlobal
+    expect(module.run(10_000)).toEqual({ did: 'returned', left: 10_000 - 2000 - 7 })
+    expect(seen).toEqual([10_000 - 4, 10_000 - 1000 - 7])
+  })
+
+  it('in a module with tail calls, none does', () => {
+    const tail: FunctionSpec = { results: [I32], body: [op.tailCall(2)] }
+    expect(run([tail, { results: [I32], body: [op.i32(8)] }], [op.call(1)])).toBe('8')
+    const never: FunctionSpec = { results: [I32], body: [op.i32(9), [0x0f], op.tailCall(2)] }
+    expect(run([never, { results: [I32], body: [op.i32(8)] }], [op.call(1)])).toBe('9')
+  })
+})
+
 describe('memory and table limits', () => {
   it('memory grows to the limit and not beyond', () => {
     const grow = (pages: number): Uint8Array =>

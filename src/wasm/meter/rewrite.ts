@@ -3,6 +3,7 @@ import { ByteReader, ByteWriter } from './bytes.ts'
 import { importedCount, type ModuleShape, SECTION, type Section, type SizeLimits } from './decode.ts'
 import { MAX_DEFERRED_FUEL } from './fuel-emitter.ts'
 import { FunctionMeter } from './function-meter.ts'
+import { AddedTypes, passingFunctions } from './passing.ts'
 import { type FunctionType, functionTypeAt } from './types.ts'
 
 /** Limits of the module, checked before the rewrite and written into the module. */
@@ -99,6 +100,8 @@ const isDynamic = ({ bytes, shape }: Rewrite): boolean =>
 
 type Code = {
   readonly bodies: ByteWriter
+  /** The index of each function's type. */
+  readonly functions: ByteWriter
   readonly types: ByteWriter
   readonly addedTypes: number
   /** Whether the module can create objects outside of its memories. */
@@ -115,6 +118,8 @@ function sectionContent(
   switch (id) {
     case SECTION.type:
       return code.addedTypes > 0 ? extended(job, section, code.addedTypes, code.types) : copied(job, section)
+    case SECTION.function:
+      return section && code.functions
     case SECTION.memory:
       return shape.memories.length > 0 ? memorySection(job) : undefined
     case SECTION.table:
@@ -283,52 +288,51 @@ const wideOf = ({ imports, memories, tables }: ModuleShape, kind: 'memory' | 'ta
 
 /** Fuel may be owed across calls unless a function catches exceptions, which is known only after reading all bodies. */
 function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
-  const code = yield* rewriteBodies(job, { ride: MAX_DEFERRED_FUEL, keepsExceptions: false })
-  if ('bodies' in code) return code
-  let exact = yield* rewriteBodies(job, { ride: 0, ...code })
-  if (!('bodies' in exact)) exact = yield* rewriteBodies(job, { ride: 0, ...exact })
-  if ('bodies' in exact) return exact
+  let how: CallRules = { ride: MAX_DEFERRED_FUEL, passes: true, keepsExceptions: false }
+  for (let attempts = 4; attempts > 0; attempts--) {
+    const code = yield* rewriteBodies(job, how)
+    if ('bodies' in code) return code
+    how = code
+  }
   throw new SandboxError('internal', 'the meter did not settle')
 }
 
-/** Why a rewrite must start over. */
-type Again = { readonly keepsExceptions: boolean }
+/** How functions account for fuel when they call each other. A rewrite starts over with stricter rules if need be. */
+type CallRules = {
+  /** Fuel that may be owed at a call. */
+  readonly ride: number
+  /** Whether functions that are only called directly take and return the meter's value. */
+  readonly passes: boolean
+  readonly keepsExceptions: boolean
+}
 
-function* rewriteBodies(
-  job: Rewrite,
-  { ride, keepsExceptions }: Again & { readonly ride: number },
-): Generator<void, Code | Again, void> {
+function* rewriteBodies(job: Rewrite, rules: CallRules): Generator<void, Code | CallRules, void> {
   const { bytes, shape, limits } = job
-  const types = new ByteWriter()
-  const known = new Map<FunctionType, number>()
-  const resultsOnly = (type: FunctionType): number => {
-    const found = known.get(type)
-    if (found !== undefined) return found
-    const index = shape.types.length + known.size
-    known.set(type, index)
-    types.all([0x60, 0])
-    types.u32(type.results.length)
-    types.span(bytes, type.resultsStart, type.resultsEnd)
-    return index
-  }
+  const { ride, keepsExceptions } = rules
+  const types = new AddedTypes(bytes, shape.types.length)
   const bodies = new ByteWriter()
+  const functions = new ByteWriter()
   const section = shape.sections.find(({ id }) => id === SECTION.code)
   const reader = new ByteReader(bytes, section?.start ?? 0)
   bodies.u32(section ? reader.u32() : 0)
+  functions.u32(shape.functions.length)
+  const passes = rules.passes ? passingFunctions(shape) : new Uint8Array()
   const meter = new FunctionMeter(
     {
       bytes,
       meterGlobal: meterGlobalOf(shape),
       types: shape.types,
+      importedFunctions: importedCount(shape, 'function'),
+      passes,
       keepsExceptions,
       wideMemories: wideOf(shape, 'memory'),
       wideTables: wideOf(shape, 'table'),
-      resultsOnly,
+      resultsOnly: (type) => types.resultsOnly(type),
     },
     ride,
   )
   let compileWork = 0
-  for (const type of shape.functions) {
+  for (const [index, typeIndex] of shape.functions.entries()) {
     const size = reader.u32()
     if (size > limits.functionBytes) {
       throw new SandboxError(
@@ -336,14 +340,23 @@ function* rewriteBodies(
         `a function is longer than ${limits.functionBytes} bytes`,
       )
     }
-    meter.rewrite(functionTypeAt(shape.types, type) as FunctionType, reader.at, reader.at + size, bodies)
+    const type = functionTypeAt(shape.types, typeIndex) as FunctionType
+    const passed = passes[index] === 1
+    functions.u32(passed ? types.passing(type) : typeIndex)
+    meter.rewrite({ type, passed, start: reader.at, end: reader.at + size }, bodies)
     const isNew = meter.seesTryTable && !keepsExceptions
-    if (meter.needsExactCalls || isNew) return { keepsExceptions: keepsExceptions || meter.seesTryTable }
+    if (meter.needsExactCalls || meter.needsPlainCalls || isNew) {
+      return {
+        ride: meter.needsExactCalls ? 0 : ride,
+        passes: rules.passes && !meter.needsPlainCalls,
+        keepsExceptions: keepsExceptions || meter.seesTryTable,
+      }
+    }
     compileWork += meter.loops ** 2
     if (meter.loops > MAX_LOOPS || compileWork > MAX_COMPILE_WORK) throw tooManyLoops(meter.loops)
     reader.at += size
     yield
   }
   const hasObjects = keepsExceptions || shape.initialObjects !== undefined
-  return { bodies, types, addedTypes: known.size, hasObjects }
+  return { bodies, functions, types: types.out, addedTypes: types.count, hasObjects }
 }

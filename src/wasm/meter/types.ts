@@ -3,10 +3,12 @@ import { unsupportedFeature } from './opcodes.ts'
 
 /** The type section: function types, and the types of objects that the engine's garbage collector manages. */
 
-/** A function type: its value types, and the byte range of its results. */
+/** A function type: its value types, and the byte ranges of its parameters and results. */
 export type FunctionType = {
   readonly params: readonly number[]
   readonly results: readonly number[]
+  readonly paramsStart: number
+  readonly paramsEnd: number
   readonly resultsStart: number
   readonly resultsEnd: number
 }
@@ -92,11 +94,14 @@ function subType(reader: ByteReader): TypeShape {
 }
 
 function functionType(reader: ByteReader): FunctionType {
-  const params = valueTypes(reader, reader.count())
-  const count = reader.count()
+  const paramCount = reader.count()
+  const paramsStart = reader.at
+  const params = valueTypes(reader, paramCount)
+  const paramsEnd = reader.at
+  const resultCount = reader.count()
   const resultsStart = reader.at
-  const results = valueTypes(reader, count)
-  return { params, results, resultsStart, resultsEnd: reader.at }
+  const results = valueTypes(reader, resultCount)
+  return { params, results, paramsStart, paramsEnd, resultsStart, resultsEnd: reader.at }
 }
 
 function valueTypes(reader: ByteReader, count: number): readonly number[] {
