@@ -1,4 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
+import { tableTargets } from './branch-tables.ts'
 import { ByteReader, type ByteWriter } from './bytes.ts'
 import { chargeObjects, EXCEPTION_BYTES, hasOwnCharge, isWideLength } from './charges.ts'
 import { ControlStack, LABEL } from './control-stack.ts'
@@ -13,6 +14,8 @@ import {
 } from './immediates.ts'
 import { BULK, COSTS, GC, isOrdinary, OP, refusedOpcode } from './opcodes.ts'
 import { type FunctionType, skipBlockType } from './types.ts'
+
+const NONE: ReadonlySet<number> = new Set()
 
 const ORDINARY = Uint8Array.from({ length: 256 }, (_, op) => (isOrdinary(op) ? 1 : 0))
 
@@ -38,9 +41,11 @@ export class FunctionMeter {
   #copied = 0
   #live = true
   #loops = 0
-  /** Whether fuel may be owed at labels. Disabled when the targets of a branch table require different amounts. */
-  #defer = true
+  /** Labels at which nothing may be owed, by number: set when the targets of a branch table require different amounts. */
+  #settled: ReadonlySet<number> = NONE
   #conflict = false
+  /** The number of blocks that were opened. */
+  #opened = 0
   /**
    * Set for functions with `try_table`, whose handlers are labels: every path to a label writes the fuel to the global, and
    * the code behind a label reads it from there, because an exception may have arrived with less.
@@ -72,9 +77,9 @@ export class FunctionMeter {
 
   /** Rewrites a body and appends it, with its size, to `out`. */
   rewrite(source: FunctionSource, out: ByteWriter): void {
-    this.#defer = true
+    this.#settled = NONE
     this.#catches = false
-    while (!this.#attempt(source, out)) this.#defer = false
+    while (!this.#attempt(source, out));
   }
 
   #attempt(source: FunctionSource, out: ByteWriter): boolean {
@@ -93,15 +98,19 @@ export class FunctionMeter {
       scratchLocal: params + locals + 1,
     })
     this.#stack.reset()
-    this.#stack.push(LABEL.function, true, 0, METER_AT.local)
+    this.#opened = -1
     this.#live = true
+    this.#open(LABEL.function, 0)
     this.#loops = 0
     this.#conflict = false
     this.#copied = bodyAt
     while (reader.at < end) {
       this.#step()
       if (this.needsExactCalls || this.needsPlainCalls) return true
-      if (this.#conflict) return false
+      if (this.#conflict) {
+        if (this.#settled === NONE) this.#settled = tableTargets(this.#context.bytes, bodyAt, end)
+        return false
+      }
     }
     if (this.#stack.depth !== 0) throw new SandboxError('invalid-input', 'a function has no end')
     this.#settleEnd()
@@ -300,7 +309,12 @@ export class FunctionMeter {
   }
 
   #push(kind: number): void {
-    this.#stack.push(kind, this.#live, this.#fuel.pending, this.#fuel.meterAt)
+    this.#open(kind, this.#fuel.pending)
+  }
+
+  #open(kind: number, owed: number): void {
+    this.#stack.push(kind, this.#live, owed, this.#fuel.meterAt)
+    if (this.#settled.has(++this.#opened)) this.#stack.fix(this.#stack.depth - 1, 0)
   }
 
   #loop(): void {
@@ -321,7 +335,7 @@ export class FunctionMeter {
     if (this.#live) {
       this.#fuel.pending += 1
       this.#sync()
-      this.#settleAtLabel(this.#defer ? this.#fuel.pending : 0)
+      this.#settleAtLabel(this.#settled.has(this.#opened + 1) ? 0 : this.#fuel.pending)
     }
     this.#push(LABEL.if)
   }
@@ -331,9 +345,7 @@ export class FunctionMeter {
     const index = stack.depth - 1
     if (this.#live) {
       this.#sync()
-      this.#settleAtLabel(
-        stack.fixed[index] ? (stack.owed[index] as number) : this.#defer ? this.#fuel.pending : 0,
-      )
+      this.#settleAtLabel(stack.fixed[index] ? (stack.owed[index] as number) : this.#fuel.pending)
       stack.fix(index, this.#fuel.pending)
     }
     stack.kind[index] = LABEL.else
@@ -382,14 +394,9 @@ export class FunctionMeter {
     this.#fuel.resync()
   }
 
-  /** Fuel that a branch to this label must owe; -1 if the branch may choose. */
-  #owedBy(index: number): number {
-    return this.#defer ? this.#stack.owedByBranch(index) : 0
-  }
-
   #branchTo(label: number): void {
     const index = this.#stack.depth - 1 - label
-    const owed = this.#owedBy(index)
+    const owed = this.#stack.owedByBranch(index)
     this.#settleAtLabel(owed < 0 ? this.#fuel.pending : owed)
     this.#stack.fix(index, this.#fuel.pending)
   }
@@ -413,7 +420,7 @@ export class FunctionMeter {
     let owed = -1
     for (let left = count; left > 0; left--) {
       const target = this.#stack.depth - 1 - reader.u32()
-      const wanted = this.#live ? this.#owedBy(target) : -1
+      const wanted = this.#live ? this.#stack.owedByBranch(target) : -1
       if (wanted >= 0 && owed >= 0 && wanted !== owed) this.#conflict = true
       if (wanted >= 0) owed = wanted
     }
