@@ -2,14 +2,15 @@ import { SandboxError } from '../../model/errors.ts'
 import { ByteReader } from './bytes.ts'
 import { skipBulkImmediates, skipGcImmediates, skipImmediates, skipSimdImmediates } from './immediates.ts'
 import { GC, OP } from './opcodes.ts'
-import { OBJECT_BYTES, type TypeShape, valueType } from './types.ts'
+import { isReference, OBJECT_BYTES, type TypeShape, valueType } from './types.ts'
 
 /** Constant expressions: the initial values of globals, tables and element segments, which run before the meter is set. */
 
-/** The types of the module, and what to do with the index of each function that a constant refers to. */
+/** The types of the module, and what to do with each function that a constant refers to and each global with a reference. */
 export type ConstantsOf = {
   readonly types: readonly TypeShape[]
   readonly onFunction: (index: number) => void
+  readonly onReferenceGlobal: () => void
 }
 
 /**
@@ -89,7 +90,7 @@ export function bytesOf(types: readonly TypeShape[], index: number): number {
 export function globalObjects(reader: ByteReader, of: ConstantsOf): number {
   let bytes = 0
   for (let left = reader.count(); left > 0; left--) {
-    valueType(reader)
+    if (isReference(valueType(reader))) of.onReferenceGlobal()
     reader.at++
     bytes += skipConstantExpression(reader, of)
   }

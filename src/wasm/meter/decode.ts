@@ -2,7 +2,14 @@ import { SandboxError } from '../../model/errors.ts'
 import { ByteReader } from './bytes.ts'
 import { type ConstantsOf, elementObjects, globalObjects, skipConstantExpression } from './constants.ts'
 import { unsupportedFeature } from './opcodes.ts'
-import { type FunctionType, functionTypeAt, readTypes, type TypeShape, valueType } from './types.ts'
+import {
+  type FunctionType,
+  functionTypeAt,
+  isReference,
+  readTypes,
+  type TypeShape,
+  valueType,
+} from './types.ts'
 
 /** The outline of a module: everything that the rewriter and the caller need besides the code. */
 
@@ -84,6 +91,8 @@ export type ModuleShape = {
   readonly start: number | undefined
   /** The functions that globals, tables and element segments refer to. */
   readonly references: ReadonlySet<number>
+  /** Whether a global, imported or not, holds a reference. */
+  readonly referenceGlobals: boolean
 }
 
 /** The number of imports of a kind. */
@@ -103,7 +112,15 @@ export function decodeModule(bytes: Uint8Array): ModuleShape {
     within(id, (reader) => listOf(reader, item)) ?? []
   const types = within(SECTION.type, readTypes) ?? []
   const references = new Set<number>()
-  const constants: ConstantsOf = { types, onFunction: (index) => references.add(index) }
+  let referenceGlobals = false
+  const constants: ConstantsOf = {
+    types,
+    onFunction: (index) => references.add(index),
+    onReferenceGlobal: () => {
+      referenceGlobals = true
+    },
+  }
+  const imports = vector(SECTION.import, (reader) => importOf(reader, constants))
   const tables = vector(SECTION.table, (reader) => tableOf(reader, constants))
   const objects =
     tables.reduce((sum, { objects }) => sum + objects, 0) +
@@ -112,7 +129,7 @@ export function decodeModule(bytes: Uint8Array): ModuleShape {
   return {
     sections,
     types,
-    imports: vector(SECTION.import, (reader) => importOf(reader, constants)),
+    imports,
     functions: vector(SECTION.function, (reader) => reader.u32()),
     tables,
     memories: vector(SECTION.memory, limitsOf),
@@ -121,6 +138,7 @@ export function decodeModule(bytes: Uint8Array): ModuleShape {
     start: within(SECTION.start, (reader) => reader.u32()),
     initialObjects: types.every((type) => 'params' in type) ? undefined : objects,
     references,
+    referenceGlobals,
   }
 }
 
@@ -158,7 +176,7 @@ function importOf(reader: ByteReader, constants: ConstantsOf): ImportShape {
     case 'memory':
       return { module, name, kind, type: 0, wide: limitsOf(reader).wide }
     case 'global':
-      valueType(reader)
+      if (isReference(valueType(reader))) constants.onReferenceGlobal()
       reader.u8()
       return { module, name, kind, type: 0, wide: false }
     case 'tag':

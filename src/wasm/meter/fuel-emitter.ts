@@ -143,6 +143,14 @@ export class FuelEmitter {
     this.pending = 0
   }
 
+  /** The same below the table's index, which is on top of the stack. */
+  beforePassedCallIndirect(): void {
+    const index = this.#amountLocal(false)
+    this.#with(OP.localSet, index)
+    this.beforePassedCall()
+    this.#with(OP.localGet, index)
+  }
+
   afterPassedCall(): void {
     this.#with(OP.localSet, this.#fuelLocal)
     this.meterAt = METER_AT.local

@@ -1,6 +1,7 @@
 import { ByteReader, ByteWriter } from './bytes.ts'
 import type { FuelEmitter } from './fuel-emitter.ts'
 import { OP } from './opcodes.ts'
+import type { Passing } from './passing.ts'
 import { type FunctionType, type TypeShape, valueType } from './types.ts'
 
 /** State shared by all functions of a module. */
@@ -10,8 +11,9 @@ export type CodeContext = {
   readonly types: readonly TypeShape[]
   /** The number of imported functions, whose indices come first. */
   readonly importedFunctions: number
-  /** For each function of the module: 1 if it takes and returns the meter's value. */
-  readonly passes: Uint8Array
+  readonly passing: Passing
+  /** The index of a function type with the meter added, given the index of the type. */
+  readonly passingType: (type: number) => number
   /** Whether exceptions count as objects. */
   readonly keepsExceptions: boolean
   /** Whether the addresses of each memory and table are 64-bit numbers, by index. */

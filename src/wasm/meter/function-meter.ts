@@ -17,7 +17,9 @@ import { type FunctionType, skipBlockType } from './types.ts'
 
 const NONE: ReadonlySet<number> = new Set()
 
+/** Instructions that are copied: 1, or 2 if they may have to be changed. */
 const ORDINARY = Uint8Array.from({ length: 256 }, (_, op) => (isOrdinary(op) ? 1 : 0))
+for (const op of [OP.localGet, OP.localSet, OP.localTee, OP.refFunc]) ORDINARY[op] = 2
 
 /** A function to rewrite: its type, whether it takes and returns the meter, and where its code is. */
 export type FunctionSource = {
@@ -56,8 +58,10 @@ export class FunctionMeter {
   /** Set when a handler is found while fuel may be owed across calls: the rewrite starts over with `ride` 0. */
   needsExactCalls = false
 
-  /** Set when a tail call is found while functions pass the meter: the rewrite starts over without. */
-  needsPlainCalls = false
+  /** Whether a tail call was found. */
+  tailCalls = false
+  /** Whether an instruction was found that creates a reference to a function or moves one into or out of a table. */
+  movesReferences = false
   #passed = false
   /** The local whose index the passed meter has, and its new index; -1 if there is none. */
   #movedFrom = -1
@@ -106,7 +110,7 @@ export class FunctionMeter {
     this.#copied = bodyAt
     while (reader.at < end) {
       this.#step()
-      if (this.needsExactCalls || this.needsPlainCalls) return true
+      if (this.needsExactCalls) return true
       if (this.#conflict) {
         if (this.#settled === NONE) this.#settled = tableTargets(this.#context.bytes, bodyAt, end)
         return false
@@ -137,9 +141,13 @@ export class FunctionMeter {
     this.#opAt = reader.at
     const op = reader.u8()
     skipImmediates(reader, op)
-    if (ORDINARY[op]) {
+    const ordinary = ORDINARY[op]
+    if (ordinary) {
       if (this.#live) this.#fuel.pending += COSTS[op] as number
-      if (this.#movedFrom >= 0 && op <= OP.localTee && op >= OP.localGet) this.#local(op)
+      if (ordinary === 2) {
+        if (op === OP.refFunc) this.movesReferences = true
+        else if (this.#movedFrom >= 0) this.#local(op)
+      }
       return
     }
     if (op === OP.prefixBulk) this.#bulk(skipBulkImmediates(reader))
@@ -244,11 +252,14 @@ export class FunctionMeter {
         this.#branchTo(this.#operand())
         break
       case OP.callIndirect:
+        this.#callIndirect()
+        break
       case OP.callRef:
         fuel.beforeCall()
         break
       case OP.tableGet:
       case OP.tableSet:
+        this.movesReferences = true
         fuel.chargeWork(WORK_COST.tableElement, this.#stack.depth)
         break
       case OP.memoryGrow:
@@ -260,9 +271,9 @@ export class FunctionMeter {
   }
 
   #call(): void {
-    const { importedFunctions, passes } = this.#context
+    const { importedFunctions, passing } = this.#context
     const fuel = this.#fuel
-    const passed = passes[this.#operand() - importedFunctions] === 1
+    const passed = passing.passes[this.#operand() - importedFunctions] === 1
     if (!this.#live) {
       if (passed) this.#deadPassedCall()
       return
@@ -278,6 +289,21 @@ export class FunctionMeter {
     fuel.afterPassedCall()
   }
 
+  #callIndirect(): void {
+    const { passing, passingType } = this.#context
+    const fuel = this.#fuel
+    if (!passing.tables) {
+      fuel.beforeCall()
+      return
+    }
+    fuel.beforePassedCallIndirect()
+    fuel.code.u8(OP.callIndirect)
+    fuel.code.u32(passingType(this.#operand()))
+    fuel.code.u32(this.#operand(1))
+    this.#copied = this.#reader.at
+    fuel.afterPassedCall()
+  }
+
   /** Code that is never reached must be valid too. */
   #deadPassedCall(): void {
     this.#sync()
@@ -288,7 +314,7 @@ export class FunctionMeter {
 
   /** The results of the two functions must be the same, so in a module with tail calls no function returns the meter. */
   #tailCall(op: number): void {
-    this.needsPlainCalls = this.#context.passes.length > 0
+    this.tailCalls = true
     if (!this.#live) return
     this.#sync()
     this.#fuel.pending += COSTS[op] as number
@@ -493,6 +519,7 @@ export class FunctionMeter {
     if (op < BULK.memoryInit || op === BULK.dataDrop || op === BULK.elemDrop || op === BULK.tableSize) return
     this.#sync()
     const wide = isWideLength(this.#context, op, (position) => this.#operand(position))
+    if (op === BULK.tableGrow || op === BULK.tableFill) this.movesReferences = true
     if (op === BULK.tableGrow) this.#grow(wide)
     else this.#fuel.chargeLength(this.#stack.depth, wide)
     if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK_COST.tableElement, this.#stack.depth, wide)

@@ -283,7 +283,7 @@ describe('exceptions', () => {
   })
 })
 
-describe('functions that only direct calls reach take and return the meter', () => {
+describe('functions that take and return the meter', () => {
   const F64 = 0x7c
   const run = (functions: readonly FunctionSpec[], body: Code, more: ModuleSpec = {}): string =>
     metered(plain(body, { ...more, results: [I32], functions })).run(1_000_000).did
@@ -350,6 +350,86 @@ describe('functions that only direct calls reach take and return the meter', () 
     expect(run([tail, { results: [I32], body: [op.i32(8)] }], [op.call(1)])).toBe('8')
     const never: FunctionSpec = { results: [I32], body: [op.i32(9), [0x0f], op.tailCall(2)] }
     expect(run([never, { results: [I32], body: [op.i32(8)] }], [op.call(1)])).toBe('9')
+  })
+})
+
+describe('calls through a table', () => {
+  const double: FunctionSpec = { params: [I32], results: [I32], body: [op.get(0), op.get(0), op.i32Add] }
+  const wide: FunctionSpec = { params: [I64], results: [I32], body: [op.i32(3)] }
+  const table = { min: 4 }
+  const shared = { name: 'table', kind: 1, index: 0 }
+  const call = (at: number, more: ModuleSpec = {}): Uint8Array =>
+    plain([op.i32(21), op.i32(at), [0x11, 1, 0]], {
+      results: [I32],
+      table,
+      elements: [1, 2],
+      ...more,
+      functions: [double, wide],
+    })
+
+  it.each([0, 1, 2, 4])(
+    'entry %i behaves as in the original, whether the host can use the table or not',
+    (at) => {
+      const { exports } = new (wasmEngine().Instance)(new (wasmEngine().Module)(call(at)), {})
+      let expected: string
+      try {
+        expected = String((exports.run as WasmFunction)())
+      } catch (error) {
+        expected = (error as Error).message
+      }
+      const own = metered(call(at)).run(1000)
+      const other = metered(call(at, { extraExports: [shared] })).run(1000)
+      expect(own.did).toBe(expected)
+      expect(other.did).toBe(expected)
+      if (at === 0) expect([own.left, other.left]).toEqual([1000 - 8, 1000 - 8])
+    },
+  )
+
+  it('the host calls what it finds in an exported table, and exported functions keep their type', () => {
+    const { exports, run } = metered(
+      plain([op.i32(4), op.call(1)], {
+        results: [I32],
+        table,
+        elements: [1],
+        functions: [{ ...double, export: 'double' }],
+        extraExports: [shared, { name: 'again', kind: 0, index: 1 }],
+      }),
+    )
+    expect(run(1000).did).toBe('8')
+    expect((exports.double as WasmFunction)(3)).toBe(6)
+    expect(exports.again).toBe(exports.double)
+    const { get } = exports.table as { get: (at: number) => WasmFunction }
+    expect(get.call(exports.table, 0)(5)).toBe(10)
+  })
+
+  it('exported functions take a frame for the host and count their fuel', () => {
+    const bytes = plain([op.i32(2), op.call(1)], {
+      results: [I32],
+      functions: [{ ...double, export: 'double' }],
+    })
+    const { exports, run } = metered(bytes)
+    expect(run(1000)).toEqual({ did: '4', left: 1000 - 7 })
+    expect(run(1000, 0).did).toBe('stack')
+    const meter = exports[METER_EXPORTS.meter] as WasmGlobal
+    meter.value = meterWord(100, 7)
+    expect((exports.double as WasmFunction)(4)).toBe(8)
+    expect(meter.value).toBe(meterWord(100 - 4, 7))
+  })
+
+  it('imported functions in a table, and references that the code creates, keep their types', () => {
+    const imported = buildModule({
+      imports: [{ module: 'h', name: 'f', results: [I32] }],
+      functions: [{ export: 'run', results: [I32], body: [op.i32(0), [0x11, 0, 0]] }],
+      table,
+      elements: [0],
+    })
+    expect(metered(imported, {}, { h: { f: () => 77 } }).run(100).did).toBe('77')
+    const created = plain([op.i32(3), [0xd2, 1], op.tableSet, op.i32(21), op.i32(3), [0x11, 1, 0]], {
+      results: [I32],
+      table,
+      functions: [{ ...double, export: 'double' }],
+    })
+    expect(metered(created).run(1000).did).toBe('42')
   })
 })
 

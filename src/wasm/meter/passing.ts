@@ -1,5 +1,6 @@
 import { ByteWriter } from './bytes.ts'
 import { importedCount, type ModuleShape } from './decode.ts'
+import { OP } from './opcodes.ts'
 import { type FunctionType, functionTypeAt } from './types.ts'
 
 /** Functions that take the meter's value as a parameter and return it as a result, so that it stays in a register. */
@@ -8,20 +9,55 @@ import { type FunctionType, functionTypeAt } from './types.ts'
 const MAX_VALUES = 1000
 
 /**
- * The functions that can take and return the meter's value: nothing but direct calls can reach them, so nothing else
- * depends on their types.
+ * Which functions pass the meter. `direct`: those that nothing but direct calls can reach. `all`: also exported ones, which
+ * the host calls through another function, and those in tables that only the module itself can use. This requires
+ * that the code creates and moves no references.
  */
-export function passingFunctions(shape: ModuleShape): Uint8Array {
+export type PassingRule = 'none' | 'direct' | 'all'
+
+/** The functions of a module that take and return the meter's value. */
+export type Passing = {
+  /** For each function that the module defines: 1 if it does. */
+  readonly passes: Uint8Array
+  /** Whether calls through tables pass the meter; then all functions in tables do. */
+  readonly tables: boolean
+  /** Passing functions that are exported: the host needs functions of the original types. */
+  readonly exported: readonly number[]
+}
+
+/** Which functions pass the meter under a rule. */
+export function passingOf(shape: ModuleShape, rule: PassingRule): Passing {
+  if (rule === 'none') return { passes: new Uint8Array(), tables: false, exported: [] }
   const imported = importedCount(shape, 'function')
-  const passes = new Uint8Array(shape.functions.length).fill(1)
-  for (const index of shape.references) passes[index - imported] = 0
-  for (const { kind, index } of shape.exports) if (kind === 'function') passes[index - imported] = 0
+  const passes = Uint8Array.from(shape.functions, (type) => (canPass(shape, type) ? 1 : 0))
   if (shape.start !== undefined) passes[shape.start - imported] = 0
-  for (const [index, type] of shape.functions.entries()) {
-    const { params, results } = functionTypeAt(shape.types, type) as FunctionType
-    if (Math.max(params.length, results.length) >= MAX_VALUES) passes[index] = 0
+  const tables = rule === 'all' && hasOwnTables(shape, (index) => passes[index - imported] === 1)
+  if (!tables) for (const index of shape.references) passes[index - imported] = 0
+  const exported = new Set<number>()
+  for (const { kind, index } of shape.exports) {
+    if (kind !== 'function' || passes[index - imported] !== 1) continue
+    if (rule === 'all') exported.add(index)
+    else passes[index - imported] = 0
   }
-  return passes
+  return { passes, tables, exported: [...exported] }
+}
+
+function canPass({ types }: ModuleShape, type: number): boolean {
+  const { params, results } = functionTypeAt(types, type) as FunctionType
+  return Math.max(params.length, results.length) < MAX_VALUES
+}
+
+/** Whether only calls of the module itself can reach what is in its tables. */
+function hasOwnTables(shape: ModuleShape, passes: (index: number) => boolean): boolean {
+  const { imports, exports, tables, types, references, referenceGlobals } = shape
+  return (
+    !referenceGlobals &&
+    !imports.some(({ kind }) => kind === 'table') &&
+    !exports.some(({ kind }) => kind === 'table') &&
+    tables.every(({ wide }) => !wide) &&
+    types.every((type) => 'params' in type && type.plain) &&
+    [...references].every(passes)
+  )
 }
 
 /** Types that the rewritten functions need, appended to the module's own. */
@@ -68,4 +104,22 @@ export class AddedTypes {
     if (passing) out.u8(0x7e)
     return this.#first + this.count++
   }
+}
+
+/** The body of a function that the host calls instead of a passing function: takes a frame, passes the meter, and stores it. */
+export function relayBody({ params }: FunctionType, index: number, meterGlobal: number): ByteWriter {
+  const out = new ByteWriter(64)
+  out.u8(0)
+  for (const param of params.keys()) {
+    out.u8(OP.localGet)
+    out.u32(param)
+  }
+  out.u8(OP.globalGet)
+  out.u32(meterGlobal)
+  out.all([OP.i64Const, 1, OP.i64Sub, OP.call])
+  out.u32(index)
+  out.u8(OP.globalSet)
+  out.u32(meterGlobal)
+  out.u8(OP.end)
+  return out
 }

@@ -3,7 +3,7 @@ import { ByteReader, ByteWriter } from './bytes.ts'
 import { importedCount, type ModuleShape, SECTION, type Section, type SizeLimits } from './decode.ts'
 import { MAX_DEFERRED_FUEL } from './fuel-emitter.ts'
 import { FunctionMeter } from './function-meter.ts'
-import { AddedTypes, passingFunctions } from './passing.ts'
+import { AddedTypes, type PassingRule, passingOf, relayBody } from './passing.ts'
 import { type FunctionType, functionTypeAt } from './types.ts'
 
 /** Limits of the module, checked before the rewrite and written into the module. */
@@ -104,6 +104,8 @@ type Code = {
   readonly functions: ByteWriter
   readonly types: ByteWriter
   readonly addedTypes: number
+  /** The functions to export instead of those that pass the meter, by index. */
+  readonly relays: ReadonlyMap<number, number>
   /** Whether the module can create objects outside of its memories. */
   readonly hasObjects: boolean
 }
@@ -127,7 +129,7 @@ function sectionContent(
     case SECTION.global:
       return extended(job, section, code.hasObjects ? 3 : 2, meterGlobals(job, code.hasObjects))
     case SECTION.export:
-      return exportSection(job, section, code.hasObjects)
+      return exportSection(job, section, code)
     case SECTION.start:
       return job.initial === 'host' ? undefined : copied(job, section)
     case SECTION.code:
@@ -186,12 +188,17 @@ function meterGlobals(job: Rewrite, hasObjects: boolean): ByteWriter {
 function exportSection(
   job: Rewrite,
   section: Section | undefined,
-  hasObjects: boolean,
+  { hasObjects, relays }: Code,
 ): ByteWriter | undefined {
   const { shape } = job
+  const added = section ? exportEntries(job, section, relays) : new ByteWriter()
+  const out = new ByteWriter()
   // A dynamic linker takes every exported global for an address and adds an offset to it, which fails for the meter's.
-  if (job.initial !== 'host' && isDynamic(job)) return copied(job, section)
-  const added = new ByteWriter()
+  if (job.initial !== 'host' && isDynamic(job)) {
+    out.u32(shape.exports.length)
+    out.append(added)
+    return section && out
+  }
   const meter = meterGlobalOf(shape)
   const add = (name: string, kind: number, index: number): void => {
     added.text(name)
@@ -203,7 +210,29 @@ function exportSection(
   if (hasObjects) add(METER_EXPORTS.objects, 3, meter + 2)
   const starts = shape.start !== undefined && job.initial === 'host'
   if (starts) add(METER_EXPORTS.start, 0, shape.start)
-  return extended(job, section, 2 + Number(hasObjects) + Number(starts), added)
+  out.u32(shape.exports.length + 2 + Number(hasObjects) + Number(starts))
+  out.append(added)
+  return out
+}
+
+/** The module's own exports. */
+function exportEntries(
+  { bytes, shape }: Rewrite,
+  section: Section,
+  relays: ReadonlyMap<number, number>,
+): ByteWriter {
+  const out = new ByteWriter()
+  const reader = new ByteReader(bytes, section.start)
+  reader.skipNumber()
+  for (const { kind, index } of shape.exports) {
+    const { at } = reader
+    const length = reader.u32()
+    reader.at += length + 1
+    out.span(bytes, at, reader.at)
+    out.u32((kind === 'function' ? relays.get(index) : undefined) ?? index)
+    reader.skipNumber()
+  }
+  return out
 }
 
 const meterGlobalOf = (shape: ModuleShape): number => importedCount(shape, 'global') + shape.globals
@@ -288,8 +317,8 @@ const wideOf = ({ imports, memories, tables }: ModuleShape, kind: 'memory' | 'ta
 
 /** Fuel may be owed across calls unless a function catches exceptions, which is known only after reading all bodies. */
 function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
-  let how: CallRules = { ride: MAX_DEFERRED_FUEL, passes: true, keepsExceptions: false }
-  for (let attempts = 4; attempts > 0; attempts--) {
+  let how: CallRules = { ride: MAX_DEFERRED_FUEL, passing: 'all', keepsExceptions: false }
+  for (let attempts = 5; attempts > 0; attempts--) {
     const code = yield* rewriteBodies(job, how)
     if ('bodies' in code) return code
     how = code
@@ -301,8 +330,7 @@ function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
 type CallRules = {
   /** Fuel that may be owed at a call. */
   readonly ride: number
-  /** Whether functions that are only called directly take and return the meter's value. */
-  readonly passes: boolean
+  readonly passing: PassingRule
   readonly keepsExceptions: boolean
 }
 
@@ -314,16 +342,19 @@ function* rewriteBodies(job: Rewrite, rules: CallRules): Generator<void, Code | 
   const functions = new ByteWriter()
   const section = shape.sections.find(({ id }) => id === SECTION.code)
   const reader = new ByteReader(bytes, section?.start ?? 0)
-  bodies.u32(section ? reader.u32() : 0)
-  functions.u32(shape.functions.length)
-  const passes = rules.passes ? passingFunctions(shape) : new Uint8Array()
+  const passing = passingOf(shape, rules.passing)
+  bodies.u32((section ? reader.u32() : 0) + passing.exported.length)
+  functions.u32(shape.functions.length + passing.exported.length)
+  const imported = importedCount(shape, 'function')
+  const typeAt = (index: number): FunctionType => functionTypeAt(shape.types, index) as FunctionType
   const meter = new FunctionMeter(
     {
       bytes,
       meterGlobal: meterGlobalOf(shape),
       types: shape.types,
-      importedFunctions: importedCount(shape, 'function'),
-      passes,
+      importedFunctions: imported,
+      passing,
+      passingType: (type) => types.passing(typeAt(type)),
       keepsExceptions,
       wideMemories: wideOf(shape, 'memory'),
       wideTables: wideOf(shape, 'table'),
@@ -340,23 +371,39 @@ function* rewriteBodies(job: Rewrite, rules: CallRules): Generator<void, Code | 
         `a function is longer than ${limits.functionBytes} bytes`,
       )
     }
-    const type = functionTypeAt(shape.types, typeIndex) as FunctionType
-    const passed = passes[index] === 1
+    const type = typeAt(typeIndex)
+    const passed = passing.passes[index] === 1
     functions.u32(passed ? types.passing(type) : typeIndex)
     meter.rewrite({ type, passed, start: reader.at, end: reader.at + size }, bodies)
-    const isNew = meter.seesTryTable && !keepsExceptions
-    if (meter.needsExactCalls || meter.needsPlainCalls || isNew) {
-      return {
-        ride: meter.needsExactCalls ? 0 : ride,
-        passes: rules.passes && !meter.needsPlainCalls,
-        keepsExceptions: keepsExceptions || meter.seesTryTable,
-      }
-    }
+    const next = stricter(rules, meter)
+    if (next) return next
     compileWork += meter.loops ** 2
     if (meter.loops > MAX_LOOPS || compileWork > MAX_COMPILE_WORK) throw tooManyLoops(meter.loops)
     reader.at += size
     yield
   }
+  for (const index of passing.exported) {
+    const type = shape.functions[index - imported] as number
+    functions.u32(type)
+    const body = relayBody(typeAt(type), index, meterGlobalOf(shape))
+    bodies.u32(body.length)
+    bodies.append(body)
+  }
   const hasObjects = keepsExceptions || shape.initialObjects !== undefined
-  return { bodies, functions, types: types.out, addedTypes: types.count, hasObjects }
+  const relays = new Map(passing.exported.map((index, at) => [index, imported + shape.functions.length + at]))
+  return { bodies, functions, types: types.out, addedTypes: types.count, relays, hasObjects }
+}
+
+/** The rules for another rewrite, if the code so far does not allow these. */
+function stricter(rules: CallRules, meter: FunctionMeter): CallRules | undefined {
+  const { ride, passing, keepsExceptions } = rules
+  const allowed = meter.tailCalls ? 'none' : meter.movesReferences && passing === 'all' ? 'direct' : passing
+  const next: CallRules = {
+    ride: meter.needsExactCalls ? 0 : ride,
+    passing: allowed,
+    keepsExceptions: keepsExceptions || meter.seesTryTable,
+  }
+  const isSame =
+    !meter.needsExactCalls && next.passing === passing && next.keepsExceptions === keepsExceptions
+  return isSame ? undefined : next
 }

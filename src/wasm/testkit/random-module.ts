@@ -214,6 +214,7 @@ export function randomModule(seed: number): { readonly plain: Uint8Array; readon
   const dice = new Dice(seed)
   const functions = 2 + dice.below(6)
   const catches = dice.chance(50)
+  const sharesTable = dice.chance(30)
   const exported = Array.from({ length: functions }, (_, self) => self === 0 || dice.chance(50))
   const bodies = Array.from({ length: functions }, (_, self) => {
     const writer = new BodyWriter(dice, { self, functions, catches })
@@ -237,7 +238,10 @@ export function randomModule(seed: number): { readonly plain: Uint8Array; readon
           body: pick(writer),
         }),
       ),
-      extraExports: [{ name: 'count', kind: 3, index: 0 }],
+      extraExports: [
+        { name: 'count', kind: 3, index: 0 },
+        ...(sharesTable ? [{ name: 'table', kind: 1, index: 0 }] : []),
+      ],
     })
   return { plain: module((writer) => writer.plain), counted: module((writer) => writer.counted) }
 }
