@@ -351,6 +351,8 @@ export class FunctionMeter {
     this.#loops++
     this.#sync()
     this.#settleAtLabel(0)
+    // SECURITY: a branch back has charged only the local, so the global is not current at the start of an iteration.
+    this.#fuel.meterAt = METER_AT.local
     this.#push(LABEL.loop)
     this.#syncPast()
     if (this.#catches) this.#fuel.resync()

@@ -163,6 +163,25 @@ describe('the limit', () => {
     }
   })
 
+  it('counts every iteration of a loop right after a call', () => {
+    const imports = [{ module: 'h', name: 'f' }]
+    const body = [op.call(0), op.loop, op.call(0), op.i32(1), op.brIf(0), op.end]
+    const bytes = buildModule({ imports, functions: [{ export: 'run', body }] })
+    let calls = 0
+    const f = (): void => {
+      if (++calls > 1000) throw new Error('never ends')
+    }
+    expect(metered(bytes, {}, { h: { f } }).run(300).did).toBe('fuel')
+    expect(calls).toBe(101)
+    const inside = [op.call(1), op.loop, op.call(1), op.get(0), op.i32(1), op.i32Sub, op.tee(0), op.brIf(0)]
+    const functions = [{ export: 'leaf', body: [op.i32(1), op.drop] }]
+    const extraExports = [{ name: 'table', kind: 1, index: 0 }]
+    const more = { locals: [I32], functions, table: { min: 1 }, elements: [1], extraExports }
+    const counting = plain([op.i32(5), op.set(0), ...inside, op.end], more)
+    // The entry, two for the counter, the calls, six per iteration, and two for each run of the leaf.
+    expect(metered(counting).run(1000).left).toBe(1000 - 1 - 2 - 1 - 5 * 6 - 6 * 2)
+  })
+
   it('counts frames: 1024 are allowed, one more is not', () => {
     const deep = (n: number): Uint8Array =>
       plain([op.i32(n), op.call(1)], {

@@ -188,7 +188,10 @@ class BodyWriter {
     const counter = LOCALS + 1 + depth
     this.#cost(op.i32(this.#dice.below(4)))
     this.#cost(op.set(counter))
+    // Nothing is owed right after a call, so this is a case of its own.
+    if (this.#dice.chance(30)) this.#callAndDrop()
     this.#free(op.loop)
+    if (this.#dice.chance(30)) this.#callAndDrop()
     this.#nested('loop', depth)
     if (this.#dice.chance(85)) {
       this.#cost(op.get(counter))
@@ -200,6 +203,12 @@ class BodyWriter {
       this.#cost(op.brIf(0))
     }
     this.#free(op.end)
+  }
+
+  #callAndDrop(): void {
+    this.value()
+    this.#call()
+    this.#free(op.drop)
   }
 
   #block(depth: number): void {
