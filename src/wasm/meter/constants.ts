@@ -1,21 +1,29 @@
 import { SandboxError } from '../../model/errors.ts'
-import type { ByteReader } from './bytes.ts'
+import { ByteReader } from './bytes.ts'
 import { skipBulkImmediates, skipGcImmediates, skipImmediates, skipSimdImmediates } from './immediates.ts'
 import { GC, OP } from './opcodes.ts'
-import { OBJECT_BYTES, type TypeShape, valueType } from './types.ts'
+import { isReference, OBJECT_BYTES, type TypeShape, valueType } from './types.ts'
 
 /** Constant expressions: the initial values of globals, tables and element segments, which run before the meter is set. */
+
+/** The types of the module, and what to do with each function that a constant refers to and each global with a reference. */
+export type ConstantsOf = {
+  readonly types: readonly TypeShape[]
+  readonly onFunction: (index: number) => void
+  readonly onReferenceGlobal: () => void
+}
 
 /**
  * Skips an expression up to and including its `end`, and returns the bytes of the objects that it creates.
  * SECURITY: an array whose length is not a plain constant is refused: nothing would bound it.
  */
-export function skipConstantExpression(reader: ByteReader, types: readonly TypeShape[]): number {
+export function skipConstantExpression(reader: ByteReader, { types, onFunction }: ConstantsOf): number {
   let bytes = 0
   let last: number | undefined
   for (let op = reader.u8(); op !== OP.end; op = reader.u8()) {
     const at = reader.at
     skipImmediates(reader, op)
+    if (op === OP.refFunc) onFunction(new ByteReader(reader.bytes, at).u32())
     if (op === OP.prefixGc) {
       const kind = skipGcImmediates(reader)
       bytes += allocatedBy(reader, { at, kind, length: last, types })
@@ -79,40 +87,40 @@ export function bytesOf(types: readonly TypeShape[], index: number): number {
 }
 
 /** The bytes of the objects that the globals create. */
-export function globalObjects(reader: ByteReader, types: readonly TypeShape[]): number {
+export function globalObjects(reader: ByteReader, of: ConstantsOf): number {
   let bytes = 0
   for (let left = reader.count(); left > 0; left--) {
-    valueType(reader)
+    if (isReference(valueType(reader))) of.onReferenceGlobal()
     reader.at++
-    bytes += skipConstantExpression(reader, types)
+    bytes += skipConstantExpression(reader, of)
   }
   return bytes
 }
 
 /** The bytes of the objects that the element segments create. */
-export function elementObjects(reader: ByteReader, types: readonly TypeShape[]): number {
+export function elementObjects(reader: ByteReader, of: ConstantsOf): number {
   let bytes = 0
-  for (let left = reader.count(); left > 0; left--) bytes += elementSegment(reader, types)
+  for (let left = reader.count(); left > 0; left--) bytes += elementSegment(reader, of)
   return bytes
 }
 
 /** Bits of a segment's flags: not active, with a table index (or declarative), with expressions. */
 const FLAG = { passive: 1, explicit: 2, expressions: 4 } as const
 
-function elementSegment(reader: ByteReader, types: readonly TypeShape[]): number {
+function elementSegment(reader: ByteReader, of: ConstantsOf): number {
   const flags = reader.u32()
   const isActive = (flags & FLAG.passive) === 0
   let bytes = 0
   if (isActive && (flags & FLAG.explicit) !== 0) reader.skipNumber()
-  if (isActive) bytes += skipConstantExpression(reader, types)
+  if (isActive) bytes += skipConstantExpression(reader, of)
   const expressions = (flags & FLAG.expressions) !== 0
   if ((flags & (FLAG.passive | FLAG.explicit)) !== 0) {
     if (expressions) valueType(reader)
     else reader.at++
   }
   for (let left = reader.count(); left > 0; left--) {
-    if (expressions) bytes += skipConstantExpression(reader, types)
-    else reader.skipNumber()
+    if (expressions) bytes += skipConstantExpression(reader, of)
+    else of.onFunction(reader.u32())
   }
   return bytes
 }

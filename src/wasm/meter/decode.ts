@@ -1,8 +1,15 @@
 import { SandboxError } from '../../model/errors.ts'
 import { ByteReader } from './bytes.ts'
-import { elementObjects, globalObjects, skipConstantExpression } from './constants.ts'
+import { type ConstantsOf, elementObjects, globalObjects, skipConstantExpression } from './constants.ts'
 import { unsupportedFeature } from './opcodes.ts'
-import { type FunctionType, functionTypeAt, readTypes, type TypeShape, valueType } from './types.ts'
+import {
+  type FunctionType,
+  functionTypeAt,
+  isReference,
+  readTypes,
+  type TypeShape,
+  valueType,
+} from './types.ts'
 
 /** The outline of a module: everything that the rewriter and the caller need besides the code. */
 
@@ -82,6 +89,10 @@ export type ModuleShape = {
   /** Bytes of the garbage-collected objects that initial values create; `undefined` if the module has no such types. */
   readonly initialObjects: number | undefined
   readonly start: number | undefined
+  /** The functions that globals, tables and element segments refer to. */
+  readonly references: ReadonlySet<number>
+  /** Whether a global, imported or not, holds a reference. */
+  readonly referenceGlobals: boolean
 }
 
 /** The number of imports of a kind. */
@@ -100,22 +111,34 @@ export function decodeModule(bytes: Uint8Array): ModuleShape {
   const vector = <T>(id: number, item: (reader: ByteReader) => T): readonly T[] =>
     within(id, (reader) => listOf(reader, item)) ?? []
   const types = within(SECTION.type, readTypes) ?? []
-  const tables = vector(SECTION.table, (reader) => tableOf(reader, types))
+  const references = new Set<number>()
+  let referenceGlobals = false
+  const constants: ConstantsOf = {
+    types,
+    onFunction: (index) => references.add(index),
+    onReferenceGlobal: () => {
+      referenceGlobals = true
+    },
+  }
+  const imports = vector(SECTION.import, (reader) => importOf(reader, constants))
+  const tables = vector(SECTION.table, (reader) => tableOf(reader, constants))
+  const objects =
+    tables.reduce((sum, { objects }) => sum + objects, 0) +
+    (within(SECTION.global, (reader) => globalObjects(reader, constants)) ?? 0) +
+    (within(SECTION.element, (reader) => elementObjects(reader, constants)) ?? 0)
   return {
     sections,
     types,
-    imports: vector(SECTION.import, (reader) => importOf(reader, types)),
+    imports,
     functions: vector(SECTION.function, (reader) => reader.u32()),
     tables,
     memories: vector(SECTION.memory, limitsOf),
     globals: within(SECTION.global, (reader) => reader.u32()) ?? 0,
     exports: vector(SECTION.export, exportOf),
     start: within(SECTION.start, (reader) => reader.u32()),
-    initialObjects: types.every((type) => 'params' in type)
-      ? undefined
-      : tables.reduce((sum, { objects }) => sum + objects, 0) +
-        (within(SECTION.global, (reader) => globalObjects(reader, types)) ?? 0) +
-        (within(SECTION.element, (reader) => elementObjects(reader, types)) ?? 0),
+    initialObjects: types.every((type) => 'params' in type) ? undefined : objects,
+    references,
+    referenceGlobals,
   }
 }
 
@@ -141,7 +164,7 @@ function sectionsOf(bytes: Uint8Array): readonly Section[] {
   return sections
 }
 
-function importOf(reader: ByteReader, types: readonly TypeShape[]): ImportShape {
+function importOf(reader: ByteReader, constants: ConstantsOf): ImportShape {
   const module = reader.text()
   const name = reader.text()
   const kind = KINDS[reader.u8()]
@@ -149,11 +172,11 @@ function importOf(reader: ByteReader, types: readonly TypeShape[]): ImportShape 
     case 'function':
       return { module, name, kind, type: reader.u32(), wide: false }
     case 'table':
-      return { module, name, kind, type: 0, wide: tableOf(reader, types).wide }
+      return { module, name, kind, type: 0, wide: tableOf(reader, constants).wide }
     case 'memory':
       return { module, name, kind, type: 0, wide: limitsOf(reader).wide }
     case 'global':
-      valueType(reader)
+      if (isReference(valueType(reader))) constants.onReferenceGlobal()
       reader.u8()
       return { module, name, kind, type: 0, wide: false }
     case 'tag':
@@ -173,7 +196,7 @@ function exportOf(reader: ByteReader): ExportShape {
   return { name, kind, index: reader.u32() }
 }
 
-function tableOf(reader: ByteReader, types: readonly TypeShape[]): TableShape {
+function tableOf(reader: ByteReader, constants: ConstantsOf): TableShape {
   const hasInitial = reader.bytes[reader.at] === 0x40
   if (hasInitial) reader.at += 2
   const start = reader.at
@@ -182,7 +205,7 @@ function tableOf(reader: ByteReader, types: readonly TypeShape[]): TableShape {
   const limits = limitsOf(reader)
   if (!hasInitial) return { type, ...limits, initial: undefined, objects: 0 }
   const from = reader.at
-  const objects = skipConstantExpression(reader, types)
+  const objects = skipConstantExpression(reader, constants)
   return { type, ...limits, initial: { start: from, end: reader.at }, objects }
 }
 

@@ -2,15 +2,8 @@ import { SandboxError } from '../../model/errors.ts'
 import { wasmEngine } from '../engine.ts'
 import { ByteReader } from './bytes.ts'
 import { decodeModule, type ModuleShape, SECTION } from './decode.ts'
-import {
-  skipBulkImmediates,
-  skipGcImmediates,
-  skipImmediates,
-  skipLocals,
-  skipSimdImmediates,
-} from './immediates.ts'
+import { skipInstruction, skipLocals } from './immediates.ts'
 import { OP } from './opcodes.ts'
-import { skipBlockType } from './types.ts'
 
 /** Why an engine rejects a module that a newer one would run. */
 
@@ -124,23 +117,4 @@ function opcodesOf(bytes: Uint8Array, shape: ModuleShape): ReadonlySet<number> {
     reader.at = end
   }
   return found
-}
-
-function skipInstruction(reader: ByteReader): number {
-  const op = reader.u8()
-  skipImmediates(reader, op)
-  if (op === OP.prefixGc) skipGcImmediates(reader)
-  else if (op === OP.prefixSimd) skipSimdImmediates(reader)
-  else if (op === OP.prefixBulk) skipBulkImmediates(reader)
-  else if (op === OP.brTable) for (let left = reader.count() + 1; left > 0; left--) reader.skipNumber()
-  else if (op === OP.tryTable) skipHandlers(reader)
-  return op
-}
-
-function skipHandlers(reader: ByteReader): void {
-  skipBlockType(reader)
-  for (let left = reader.count(); left > 0; left--) {
-    if (reader.u8() < 2) reader.skipNumber()
-    reader.skipNumber()
-  }
 }

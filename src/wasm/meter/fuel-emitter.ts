@@ -11,7 +11,6 @@ const FUEL_UNIT = 2 ** FUEL_SHIFT
 /** The frame count has 15 bits. */
 export const MAX_FRAMES = 2 ** 15 - 1
 
-const SPENT = signedBytes(BigInt.asIntN(64, 0x8000_0000_0000_8000n))
 const FUEL_BITS = signedBytes(-65_536n)
 const FRAME_BITS = signedBytes(0xffffn)
 
@@ -37,6 +36,15 @@ export const MAX_DEFERRED_FUEL = 64
 /** Extra cost of instructions that take V8 far longer than one unit of fuel accounts for (measured in ns per unit). */
 export const WORK_COST = { throw: 1024, grow: 256, tableElement: 15 } as const
 
+/** The locals of the meter in one function. */
+export type MeterLocals = {
+  /** Whether the function takes the meter's value as its last parameter and returns it as its last result. */
+  readonly passed: boolean
+  readonly fuelLocal: number
+  /** The first local for lengths. */
+  readonly scratchLocal: number
+}
+
 /** Emits the fuel arithmetic of one function and tracks the fuel owed at the current instruction. */
 export class FuelEmitter {
   readonly code = new ByteWriter()
@@ -51,7 +59,10 @@ export class FuelEmitter {
   /** Like `needsScratch`, for 64-bit lengths. */
   needsWideScratch = false
   maxDeferred = MAX_DEFERRED_FUEL
+  /** Whether the function's last parameter is the meter's value, and its last result the new value. */
+  #passed = false
   #fuelLocal = 0
+  #scratchLocal = 0
   readonly #meter: number
   readonly #work: number
   readonly #objects: number
@@ -62,9 +73,11 @@ export class FuelEmitter {
     this.#objects = meterGlobal + 2
   }
 
-  begin(fuelLocal: number): void {
+  begin({ passed, fuelLocal, scratchLocal }: MeterLocals): void {
     this.code.reset()
+    this.#passed = passed
     this.#fuelLocal = fuelLocal
+    this.#scratchLocal = scratchLocal
     // Wasmtime charges one unit for entering a function.
     this.pending = 1
     this.meterAt = METER_AT.local
@@ -118,6 +131,31 @@ export class FuelEmitter {
     this.meterAt = METER_AT.global
   }
 
+  /**
+   * Pushes the meter's value, with the callee's frame taken, as the last argument of a call; the callee returns it with
+   * the frame released, and `afterPassedCall` takes it from the results.
+   */
+  beforePassedCall(): void {
+    this.calls++
+    this.#load()
+    this.constant(this.pending * FUEL_UNIT + 1)
+    this.code.u8(OP.i64Sub)
+    this.pending = 0
+  }
+
+  /** The same below the table's index, which is on top of the stack. */
+  beforePassedCallIndirect(): void {
+    const index = this.#amountLocal(false)
+    this.#with(OP.localSet, index)
+    this.beforePassedCall()
+    this.#with(OP.localGet, index)
+  }
+
+  afterPassedCall(): void {
+    this.#with(OP.localSet, this.#fuelLocal)
+    this.meterAt = METER_AT.local
+  }
+
   /** Before a tail call: releases the frame first. */
   beforeTailCall(): void {
     this.calls++
@@ -130,7 +168,7 @@ export class FuelEmitter {
     const change = 1 - this.pending * FUEL_UNIT
     this.constant(change)
     this.code.u8(OP.i64Add)
-    this.#with(OP.globalSet, this.#meter)
+    if (!this.#passed) this.#with(OP.globalSet, this.#meter)
     this.pending = 0
   }
 
@@ -164,7 +202,7 @@ export class FuelEmitter {
   #amountLocal(wide: boolean): number {
     if (wide) this.needsWideScratch = true
     else this.needsScratch = true
-    return this.#fuelLocal + (wide ? 3 : 1)
+    return this.#scratchLocal + (wide ? 2 : 0)
   }
 
   /** Subtracts the saved length from the fuel, which must be in the local. */
@@ -268,13 +306,16 @@ export class FuelEmitter {
 
   /** The function's entry code, written to `head`: takes a frame and exits if frames or fuel are used up. */
   enter(head: ByteWriter): void {
-    head.u8(OP.globalGet)
-    head.u32(this.#meter)
-    head.all([OP.i64Const, 1, OP.i64Sub, OP.localTee])
+    head.u8(this.#passed ? OP.localGet : OP.globalGet)
+    head.u32(this.#passed ? this.#fuelLocal : this.#meter)
+    if (!this.#passed) {
+      head.all([OP.i64Const, 1, OP.i64Sub, OP.localTee])
+      head.u32(this.#fuelLocal)
+    }
+    // Bit 15 and the sign in one test. A mask of 64 bits would take V8 a longer instruction.
+    head.all([OP.i64Const, 48, OP.i64Shl, OP.localGet])
     head.u32(this.#fuelLocal)
-    head.u8(OP.i64Const)
-    head.all(SPENT)
-    head.all([OP.i64And, OP.i64Const, 0, OP.i64Ne, OP.brIf, 0])
+    head.all([OP.i64Or, OP.i64Const, 0, OP.i64LtS, OP.brIf, 0])
   }
 
   /** The exit of an ended run. A trap, not an exception, because the guest cannot catch a trap. */
@@ -294,8 +335,12 @@ export class FuelEmitter {
     head.u32(this.#meter)
   }
 
-  /** One subtraction after the body; its local started at zero and collected the charges. */
+  /** One subtraction after the body; its local started at zero, or with the passed value, and collected the charges. */
   chargeGathered(): void {
+    if (this.#passed) {
+      this.leave()
+      return
+    }
     this.#with(OP.globalGet, this.#meter)
     if (this.charges > 0) {
       this.#with(OP.localGet, this.#fuelLocal)

@@ -1,13 +1,19 @@
 import { ByteReader, ByteWriter } from './bytes.ts'
 import type { FuelEmitter } from './fuel-emitter.ts'
 import { OP } from './opcodes.ts'
-import type { FunctionType, TypeShape } from './types.ts'
+import type { Passing } from './passing.ts'
+import { type FunctionType, type TypeShape, valueType } from './types.ts'
 
 /** State shared by all functions of a module. */
 export type CodeContext = {
   readonly bytes: Uint8Array
   readonly meterGlobal: number
   readonly types: readonly TypeShape[]
+  /** The number of imported functions, whose indices come first. */
+  readonly importedFunctions: number
+  readonly passing: Passing
+  /** The index of a function type with the meter added, given the index of the type. */
+  readonly passingType: (type: number) => number
   /** Whether exceptions count as objects. */
   readonly keepsExceptions: boolean
   /** Whether the addresses of each memory and table are 64-bit numbers, by index. */
@@ -20,6 +26,8 @@ export type CodeContext = {
 /** A rewritten body without its frame. */
 export type BodyShape = {
   readonly type: FunctionType
+  /** Whether the meter's value is a parameter and a result. */
+  readonly passed: boolean
   /** Whether any branch targets the end of the function. */
   readonly wrapped: boolean
   readonly loops: number
@@ -52,14 +60,44 @@ export function writeFunction(
   out.append(fuel.code)
 }
 
-/** The original locals followed by the meter's, so that no index changes. */
-function localsOf({ bytes }: CodeContext, { start, bodyAt }: BodyShape, ours: readonly number[]): ByteWriter {
+/**
+ * The original locals followed by the meter's, so that no index changes. A passed meter is the last parameter and takes
+ * the index of the first local, which moves to the end.
+ */
+function localsOf({ bytes }: CodeContext, body: BodyShape, ours: readonly number[]): ByteWriter {
   const head = new ByteWriter(256)
-  const reader = new ByteReader(bytes, start)
-  head.u32(reader.u32() + ours.length)
-  head.span(bytes, reader.at, bodyAt)
+  const reader = new ByteReader(bytes, body.start)
+  const groups = reader.u32()
+  const first = body.passed ? firstLocal(new ByteReader(bytes, reader.at), groups) : undefined
+  head.u32(groups + ours.length + (first ? 1 : 0))
+  if (first) {
+    head.span(bytes, reader.at, first.at)
+    head.u32(first.count - 1)
+    head.span(bytes, first.typeAt, body.bodyAt)
+    head.u8(1)
+    head.span(bytes, first.typeAt, first.typeEnd)
+  } else head.span(bytes, reader.at, body.bodyAt)
   for (const type of ours) head.all([1, type])
   return head
+}
+
+/** The first group of locals that is not empty. */
+function firstLocal(reader: ByteReader, groups: number): LocalGroup | undefined {
+  for (let left = groups; left > 0; left--) {
+    const at = reader.at
+    const count = reader.u32()
+    const typeAt = reader.at
+    valueType(reader)
+    if (count > 0) return { at, count, typeAt, typeEnd: reader.at }
+  }
+  return undefined
+}
+
+type LocalGroup = {
+  readonly at: number
+  readonly count: number
+  readonly typeAt: number
+  readonly typeEnd: number
 }
 
 function openBlock({ bytes, resultsOnly }: CodeContext, type: FunctionType, head: ByteWriter): void {
@@ -71,12 +109,13 @@ function openBlock({ bytes, resultsOnly }: CodeContext, type: FunctionType, head
 
 /** No check and no frame: one charge before the body, or after it when its paths differ in cost. */
 function frameLeaf(context: CodeContext, fuel: FuelEmitter, body: BodyShape): ByteWriter {
-  const head = localsOf(context, body, fuel.charges > 0 ? [I64] : [])
-  if (!body.wrapped && fuel.charges === 0) {
+  const head = localsOf(context, body, fuel.charges > 0 && !body.passed ? [I64] : [])
+  if (!body.wrapped && fuel.charges === 0 && !body.passed) {
     fuel.chargeUpFront(head)
     return head
   }
-  if (body.wrapped) {
+  // The end of a body that passes the meter is no end of the function, not even for branches that are never reached.
+  if (body.wrapped || body.passed) {
     openBlock(context, body.type, head)
     fuel.code.u8(OP.end)
   }
@@ -84,9 +123,10 @@ function frameLeaf(context: CodeContext, fuel: FuelEmitter, body: BodyShape): By
   return head
 }
 
-function ownLocals({ needsScratch, needsWideScratch }: FuelEmitter): readonly number[] {
-  if (needsWideScratch) return [I64, I32, I32, I64, I64]
-  return needsScratch ? [I64, I32, I32] : [I64]
+function ownLocals({ needsScratch, needsWideScratch }: FuelEmitter, passed: boolean): readonly number[] {
+  const own = passed ? [] : [I64]
+  if (needsWideScratch) return [...own, I32, I32, I64, I64]
+  return needsScratch ? [...own, I32, I32] : own
 }
 
 /**
@@ -95,7 +135,7 @@ function ownLocals({ needsScratch, needsWideScratch }: FuelEmitter): readonly nu
  *     block  enter  block (results)  body  end  leave  return  end  trap
  */
 function frameFull(context: CodeContext, fuel: FuelEmitter, body: BodyShape): ByteWriter {
-  const head = localsOf(context, body, ownLocals(fuel))
+  const head = localsOf(context, body, ownLocals(fuel, body.passed))
   head.all([OP.block, 0x40])
   fuel.enter(head)
   openBlock(context, body.type, head)

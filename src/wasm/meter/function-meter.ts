@@ -1,4 +1,5 @@
 import { SandboxError } from '../../model/errors.ts'
+import { tableTargets } from './branch-tables.ts'
 import { ByteReader, type ByteWriter } from './bytes.ts'
 import { chargeObjects, EXCEPTION_BYTES, hasOwnCharge, isWideLength } from './charges.ts'
 import { ControlStack, LABEL } from './control-stack.ts'
@@ -14,7 +15,19 @@ import {
 import { BULK, COSTS, GC, isOrdinary, OP, refusedOpcode } from './opcodes.ts'
 import { type FunctionType, skipBlockType } from './types.ts'
 
+const NONE: ReadonlySet<number> = new Set()
+
+/** Instructions that are copied: 1, or 2 if they may have to be changed. */
 const ORDINARY = Uint8Array.from({ length: 256 }, (_, op) => (isOrdinary(op) ? 1 : 0))
+for (const op of [OP.localGet, OP.localSet, OP.localTee, OP.refFunc]) ORDINARY[op] = 2
+
+/** A function to rewrite: its type, whether it takes and returns the meter, and where its code is. */
+export type FunctionSource = {
+  readonly type: FunctionType
+  readonly passed: boolean
+  readonly start: number
+  readonly end: number
+}
 
 /**
  * Rewrites function bodies one at a time. Instructions are copied in spans; charges are inserted between them, only
@@ -30,9 +43,11 @@ export class FunctionMeter {
   #copied = 0
   #live = true
   #loops = 0
-  /** Whether fuel may be owed at labels. Disabled when the targets of a branch table require different amounts. */
-  #defer = true
+  /** Labels at which nothing may be owed, by number: set when the targets of a branch table require different amounts. */
+  #settled: ReadonlySet<number> = NONE
   #conflict = false
+  /** The number of blocks that were opened. */
+  #opened = 0
   /**
    * Set for functions with `try_table`, whose handlers are labels: every path to a label writes the fuel to the global, and
    * the code behind a label reads it from there, because an exception may have arrived with less.
@@ -42,6 +57,15 @@ export class FunctionMeter {
   seesTryTable = false
   /** Set when a handler is found while fuel may be owed across calls: the rewrite starts over with `ride` 0. */
   needsExactCalls = false
+
+  /** Whether a tail call was found. */
+  tailCalls = false
+  /** Whether an instruction was found that creates a reference to a function or moves one into or out of a table. */
+  movesReferences = false
+  #passed = false
+  /** The local whose index the passed meter has, and its new index; -1 if there is none. */
+  #movedFrom = -1
+  #movedTo = 0
 
   constructor(context: CodeContext, ride: number) {
     this.#context = context
@@ -55,33 +79,47 @@ export class FunctionMeter {
     return this.#loops
   }
 
-  /** Rewrites the body between `start` and `end` and appends it, with its size, to `out`. */
-  rewrite(type: FunctionType, start: number, end: number, out: ByteWriter): void {
-    this.#defer = true
+  /** Rewrites a body and appends it, with its size, to `out`. */
+  rewrite(source: FunctionSource, out: ByteWriter): void {
+    this.#settled = NONE
     this.#catches = false
-    while (!this.#attempt(type, start, end, out)) this.#defer = false
+    while (!this.#attempt(source, out));
   }
 
-  #attempt(type: FunctionType, start: number, end: number, out: ByteWriter): boolean {
+  #attempt(source: FunctionSource, out: ByteWriter): boolean {
+    const { type, passed, start, end } = source
     const reader = this.#reader
     reader.at = start
     const locals = skipLocals(reader)
     const bodyAt = reader.at
-    this.#fuel.begin(type.params.length + locals)
+    const params = type.params.length
+    this.#passed = passed
+    this.#movedFrom = passed && locals > 0 ? params : -1
+    this.#movedTo = params + locals
+    this.#fuel.begin({
+      passed,
+      fuelLocal: passed ? params : params + locals,
+      scratchLocal: params + locals + 1,
+    })
     this.#stack.reset()
-    this.#stack.push(LABEL.function, true, 0, METER_AT.local)
+    this.#opened = -1
     this.#live = true
+    this.#open(LABEL.function, 0)
     this.#loops = 0
     this.#conflict = false
     this.#copied = bodyAt
     while (reader.at < end) {
       this.#step()
-      if (this.#conflict || this.needsExactCalls) return this.needsExactCalls
+      if (this.needsExactCalls) return true
+      if (this.#conflict) {
+        if (this.#settled === NONE) this.#settled = tableTargets(this.#context.bytes, bodyAt, end)
+        return false
+      }
     }
     if (this.#stack.depth !== 0) throw new SandboxError('invalid-input', 'a function has no end')
     this.#settleEnd()
     const wrapped = this.#stack.fixed[0] === 1
-    const shape = { type, wrapped, loops: this.#loops, caught: this.#catches, start, bodyAt, end }
+    const shape = { ...source, wrapped, loops: this.#loops, caught: this.#catches, bodyAt }
     writeFunction(this.#context, this.#fuel, shape, out)
     return true
   }
@@ -103,8 +141,13 @@ export class FunctionMeter {
     this.#opAt = reader.at
     const op = reader.u8()
     skipImmediates(reader, op)
-    if (ORDINARY[op]) {
+    const ordinary = ORDINARY[op]
+    if (ordinary) {
       if (this.#live) this.#fuel.pending += COSTS[op] as number
+      if (ordinary === 2) {
+        if (op === OP.refFunc) this.movesReferences = true
+        else if (this.#movedFrom >= 0) this.#local(op)
+      }
       return
     }
     if (op === OP.prefixBulk) this.#bulk(skipBulkImmediates(reader))
@@ -123,6 +166,15 @@ export class FunctionMeter {
     const value = this.#reader.u32()
     this.#reader.at = at
     return value
+  }
+
+  /** SECURITY: no instruction of the module may access the local that holds the meter. */
+  #local(op: number): void {
+    if (this.#operand() !== this.#movedFrom) return
+    this.#sync()
+    this.#fuel.code.u8(op)
+    this.#fuel.code.u32(this.#movedTo)
+    this.#copied = this.#reader.at
   }
 
   #control(op: number): void {
@@ -156,6 +208,17 @@ export class FunctionMeter {
       case OP.brTable:
         this.#branchTable()
         break
+      case OP.return:
+        this.#return()
+        break
+      case OP.call:
+        this.#call()
+        break
+      case OP.returnCall:
+      case OP.returnCallIndirect:
+      case OP.returnCallRef:
+        this.#tailCall(op)
+        break
       default:
         if (this.#live) this.#act(op)
     }
@@ -188,22 +251,15 @@ export class FunctionMeter {
       case OP.brOnNonNull:
         this.#branchTo(this.#operand())
         break
-      case OP.return:
-        this.#return()
-        break
-      case OP.call:
       case OP.callIndirect:
+        this.#callIndirect()
+        break
       case OP.callRef:
         fuel.beforeCall()
         break
-      case OP.returnCall:
-      case OP.returnCallIndirect:
-      case OP.returnCallRef:
-        fuel.beforeTailCall()
-        this.#stop()
-        break
       case OP.tableGet:
       case OP.tableSet:
+        this.movesReferences = true
         fuel.chargeWork(WORK_COST.tableElement, this.#stack.depth)
         break
       case OP.memoryGrow:
@@ -212,6 +268,58 @@ export class FunctionMeter {
       default:
         throw refusedOpcode(op)
     }
+  }
+
+  #call(): void {
+    const { importedFunctions, passing } = this.#context
+    const fuel = this.#fuel
+    const passed = passing.passes[this.#operand() - importedFunctions] === 1
+    if (!this.#live) {
+      if (passed) this.#deadPassedCall()
+      return
+    }
+    this.#sync()
+    fuel.pending += COSTS[OP.call] as number
+    if (!passed) {
+      fuel.beforeCall()
+      return
+    }
+    fuel.beforePassedCall()
+    this.#syncPast()
+    fuel.afterPassedCall()
+  }
+
+  #callIndirect(): void {
+    const { passing, passingType } = this.#context
+    const fuel = this.#fuel
+    if (!passing.tables) {
+      fuel.beforeCall()
+      return
+    }
+    fuel.beforePassedCallIndirect()
+    fuel.code.u8(OP.callIndirect)
+    fuel.code.u32(passingType(this.#operand()))
+    fuel.code.u32(this.#operand(1))
+    this.#copied = this.#reader.at
+    fuel.afterPassedCall()
+  }
+
+  /** Code that is never reached must be valid too. */
+  #deadPassedCall(): void {
+    this.#sync()
+    this.#fuel.constant(0)
+    this.#syncPast()
+    this.#fuel.code.u8(OP.drop)
+  }
+
+  /** The results of the two functions must be the same, so in a module with tail calls no function returns the meter. */
+  #tailCall(op: number): void {
+    this.tailCalls = true
+    if (!this.#live) return
+    this.#sync()
+    this.#fuel.pending += COSTS[op] as number
+    this.#fuel.beforeTailCall()
+    this.#stop()
   }
 
   /** Growth is charged after it has succeeded, as in Wasmtime. */
@@ -227,7 +335,12 @@ export class FunctionMeter {
   }
 
   #push(kind: number): void {
-    this.#stack.push(kind, this.#live, this.#fuel.pending, this.#fuel.meterAt)
+    this.#open(kind, this.#fuel.pending)
+  }
+
+  #open(kind: number, owed: number): void {
+    this.#stack.push(kind, this.#live, owed, this.#fuel.meterAt)
+    if (this.#settled.has(++this.#opened)) this.#stack.fix(this.#stack.depth - 1, 0)
   }
 
   #loop(): void {
@@ -238,6 +351,8 @@ export class FunctionMeter {
     this.#loops++
     this.#sync()
     this.#settleAtLabel(0)
+    // SECURITY: a branch back has charged only the local, so the global is not current at the start of an iteration.
+    this.#fuel.meterAt = METER_AT.local
     this.#push(LABEL.loop)
     this.#syncPast()
     if (this.#catches) this.#fuel.resync()
@@ -248,7 +363,7 @@ export class FunctionMeter {
     if (this.#live) {
       this.#fuel.pending += 1
       this.#sync()
-      this.#settleAtLabel(this.#defer ? this.#fuel.pending : 0)
+      this.#settleAtLabel(this.#settled.has(this.#opened + 1) ? 0 : this.#fuel.pending)
     }
     this.#push(LABEL.if)
   }
@@ -258,9 +373,7 @@ export class FunctionMeter {
     const index = stack.depth - 1
     if (this.#live) {
       this.#sync()
-      this.#settleAtLabel(
-        stack.fixed[index] ? (stack.owed[index] as number) : this.#defer ? this.#fuel.pending : 0,
-      )
+      this.#settleAtLabel(stack.fixed[index] ? (stack.owed[index] as number) : this.#fuel.pending)
       stack.fix(index, this.#fuel.pending)
     }
     stack.kind[index] = LABEL.else
@@ -309,14 +422,9 @@ export class FunctionMeter {
     this.#fuel.resync()
   }
 
-  /** Fuel that a branch to this label must owe; -1 if the branch may choose. */
-  #owedBy(index: number): number {
-    return this.#defer ? this.#stack.owedByBranch(index) : 0
-  }
-
   #branchTo(label: number): void {
     const index = this.#stack.depth - 1 - label
-    const owed = this.#owedBy(index)
+    const owed = this.#stack.owedByBranch(index)
     this.#settleAtLabel(owed < 0 ? this.#fuel.pending : owed)
     this.#stack.fix(index, this.#fuel.pending)
   }
@@ -324,11 +432,13 @@ export class FunctionMeter {
   /** A return becomes a branch to the end of the body, where the frame is released. */
   #return(): void {
     const outermost = this.#stack.depth - 1
-    this.#branchTo(outermost)
+    this.#sync()
+    if (this.#live) this.#branchTo(outermost)
+    else if (!this.#passed) return
     this.#fuel.code.u8(OP.br)
     this.#fuel.code.u32(outermost)
     this.#copied = this.#reader.at
-    this.#stop()
+    if (this.#live) this.#stop()
   }
 
   #branchTable(): void {
@@ -338,7 +448,7 @@ export class FunctionMeter {
     let owed = -1
     for (let left = count; left > 0; left--) {
       const target = this.#stack.depth - 1 - reader.u32()
-      const wanted = this.#live ? this.#owedBy(target) : -1
+      const wanted = this.#live ? this.#stack.owedByBranch(target) : -1
       if (wanted >= 0 && owed >= 0 && wanted !== owed) this.#conflict = true
       if (wanted >= 0) owed = wanted
     }
@@ -411,6 +521,7 @@ export class FunctionMeter {
     if (op < BULK.memoryInit || op === BULK.dataDrop || op === BULK.elemDrop || op === BULK.tableSize) return
     this.#sync()
     const wide = isWideLength(this.#context, op, (position) => this.#operand(position))
+    if (op === BULK.tableGrow || op === BULK.tableFill) this.movesReferences = true
     if (op === BULK.tableGrow) this.#grow(wide)
     else this.#fuel.chargeLength(this.#stack.depth, wide)
     if (op >= BULK.tableInit) this.#fuel.chargeWorkForLength(WORK_COST.tableElement, this.#stack.depth, wide)

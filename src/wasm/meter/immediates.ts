@@ -1,6 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
 import type { ByteReader } from './bytes.ts'
-import { BULK, GC, IMM, IMMEDIATES, refusedOpcode, unsupportedFeature } from './opcodes.ts'
+import { BULK, GC, IMM, IMMEDIATES, OP, refusedOpcode, unsupportedFeature } from './opcodes.ts'
 import { skipBlockType, skipHeapType, valueType } from './types.ts'
 
 /** Skips the immediates after an opcode's first byte; the caller handles branch tables and prefixed opcodes. */
@@ -115,4 +115,24 @@ export function skipLocals(reader: ByteReader): number {
     valueType(reader)
   }
   return count
+}
+
+/** Skips a whole instruction and returns its first byte. */
+export function skipInstruction(reader: ByteReader): number {
+  const op = reader.u8()
+  skipImmediates(reader, op)
+  if (op === OP.prefixGc) skipGcImmediates(reader)
+  else if (op === OP.prefixSimd) skipSimdImmediates(reader)
+  else if (op === OP.prefixBulk) skipBulkImmediates(reader)
+  else if (op === OP.brTable) for (let left = reader.count() + 1; left > 0; left--) reader.skipNumber()
+  else if (op === OP.tryTable) skipHandlers(reader)
+  return op
+}
+
+function skipHandlers(reader: ByteReader): void {
+  skipBlockType(reader)
+  for (let left = reader.count(); left > 0; left--) {
+    if (reader.u8() < 2) reader.skipNumber()
+    reader.skipNumber()
+  }
 }

@@ -163,6 +163,25 @@ describe('the limit', () => {
     }
   })
 
+  it('counts every iteration of a loop right after a call', () => {
+    const imports = [{ module: 'h', name: 'f' }]
+    const body = [op.call(0), op.loop, op.call(0), op.i32(1), op.brIf(0), op.end]
+    const bytes = buildModule({ imports, functions: [{ export: 'run', body }] })
+    let calls = 0
+    const f = (): void => {
+      if (++calls > 1000) throw new Error('never ends')
+    }
+    expect(metered(bytes, {}, { h: { f } }).run(300).did).toBe('fuel')
+    expect(calls).toBe(101)
+    const inside = [op.call(1), op.loop, op.call(1), op.get(0), op.i32(1), op.i32Sub, op.tee(0), op.brIf(0)]
+    const functions = [{ export: 'leaf', body: [op.i32(1), op.drop] }]
+    const extraExports = [{ name: 'table', kind: 1, index: 0 }]
+    const more = { locals: [I32], functions, table: { min: 1 }, elements: [1], extraExports }
+    const counting = plain([op.i32(5), op.set(0), ...inside, op.end], more)
+    // The entry, two for the counter, the calls, six per iteration, and two for each run of the leaf.
+    expect(metered(counting).run(1000).left).toBe(1000 - 1 - 2 - 1 - 5 * 6 - 6 * 2)
+  })
+
   it('counts frames: 1024 are allowed, one more is not', () => {
     const deep = (n: number): Uint8Array =>
       plain([op.i32(n), op.call(1)], {
@@ -280,6 +299,156 @@ describe('exceptions', () => {
       ],
     })
     expect(metered(bytes, {}, imports).run(100_000).did).toBe('fuel')
+  })
+})
+
+describe('functions that take and return the meter', () => {
+  const F64 = 0x7c
+  const run = (functions: readonly FunctionSpec[], body: Code, more: ModuleSpec = {}): string =>
+    metered(plain(body, { ...more, results: [I32], functions })).run(1_000_000).did
+
+  it('their locals keep their values and types', () => {
+    const locals = [F64, I32, I64]
+    const body = [op.get(0), op.set(2), op.get(2), [0x44, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f], op.tee(1), [0xaa]]
+    // 5, and 1.5 as an integer, plus 0 from the last local.
+    const sum = [...body, op.i32Add, op.get(3), [0xa7], op.i32Add]
+    expect(run([{ params: [I32], results: [I32], locals, body: sum }], [op.i32(5), op.call(1)])).toBe('6')
+    const none = [op.get(0), op.get(0), op.i32Add]
+    expect(run([{ params: [I32], results: [I32], body: none }], [op.i32(5), op.call(1)])).toBe('10')
+  })
+
+  it('several results, early returns and code that is never reached stay valid', () => {
+    const pair: FunctionSpec = {
+      results: [I32, I32],
+      locals: [I64],
+      body: [op.i32(3), op.i32(4), [0x0f], op.i32(1), op.call(2), [0x0f], op.i32(1), op.i32(1), op.br(0)],
+    }
+    const one: FunctionSpec = { params: [I32], results: [I32, I32], body: [op.get(0), op.i32(1)] }
+    expect(run([pair, one], [op.call(1), op.i32Sub])).toBe('-1')
+  })
+
+  it('the limits are those of functions that others can reach', () => {
+    const down: FunctionSpec = {
+      params: [I32],
+      body: [op.get(0), [0x04, 0x40], op.get(0), op.i32(1), op.i32Sub, op.call(1), op.end],
+    }
+    for (const [depth, fuel] of [
+      [900, 1_000_000],
+      [1022, 1_000_000],
+      [1023, 1_000_000],
+      [900, 5000],
+    ] as const) {
+      const body = [op.i32(depth), op.call(1)]
+      const inner = metered(plain(body, { functions: [down] })).run(fuel)
+      const exported = metered(plain(body, { functions: [{ ...down, export: 'down' }] })).run(fuel)
+      expect(inner.did).toBe(exported.did)
+      if (inner.did === 'returned') expect(inner.left).toBe(exported.left)
+    }
+  })
+
+  it('host functions see the fuel that is left, and what they charge is charged', () => {
+    const seen: number[] = []
+    let meter: WasmGlobal | undefined
+    const f = (): void => {
+      if (!meter) return
+      seen.push(readMeter(meter.value).fuel)
+      meter.value -= 1000n << 16n
+    }
+    const bytes = buildModule({
+      imports: [{ module: 'h', name: 'f' }],
+      functions: [{ export: 'run', body: [op.call(2), op.call(2)] }, { body: [op.call(0)] }],
+    })
+    const module = metered(bytes, {}, { h: { f } })
+    meter = module.exports[METER_EXPORTS.meter] as WasmGlobal
+    expect(module.run(10_000)).toEqual({ did: 'returned', left: 10_000 - 2000 - 7 })
+    expect(seen).toEqual([10_000 - 4, 10_000 - 1000 - 7])
+  })
+
+  it('in a module with tail calls, none does', () => {
+    const tail: FunctionSpec = { results: [I32], body: [op.tailCall(2)] }
+    expect(run([tail, { results: [I32], body: [op.i32(8)] }], [op.call(1)])).toBe('8')
+    const never: FunctionSpec = { results: [I32], body: [op.i32(9), [0x0f], op.tailCall(2)] }
+    expect(run([never, { results: [I32], body: [op.i32(8)] }], [op.call(1)])).toBe('9')
+  })
+})
+
+describe('calls through a table', () => {
+  const double: FunctionSpec = { params: [I32], results: [I32], body: [op.get(0), op.get(0), op.i32Add] }
+  const wide: FunctionSpec = { params: [I64], results: [I32], body: [op.i32(3)] }
+  const table = { min: 4 }
+  const shared = { name: 'table', kind: 1, index: 0 }
+  const call = (at: number, more: ModuleSpec = {}): Uint8Array =>
+    plain([op.i32(21), op.i32(at), [0x11, 1, 0]], {
+      results: [I32],
+      table,
+      elements: [1, 2],
+      ...more,
+      functions: [double, wide],
+    })
+
+  it.each([0, 1, 2, 4])(
+    'entry %i behaves as in the original, whether the host can use the table or not',
+    (at) => {
+      const { exports } = new (wasmEngine().Instance)(new (wasmEngine().Module)(call(at)), {})
+      let expected: string
+      try {
+        expected = String((exports.run as WasmFunction)())
+      } catch (error) {
+        expected = (error as Error).message
+      }
+      const own = metered(call(at)).run(1000)
+      const other = metered(call(at, { extraExports: [shared] })).run(1000)
+      expect(own.did).toBe(expected)
+      expect(other.did).toBe(expected)
+      if (at === 0) expect([own.left, other.left]).toEqual([1000 - 8, 1000 - 8])
+    },
+  )
+
+  it('the host calls what it finds in an exported table, and exported functions keep their type', () => {
+    const { exports, run } = metered(
+      plain([op.i32(4), op.call(1)], {
+        results: [I32],
+        table,
+        elements: [1],
+        functions: [{ ...double, export: 'double' }],
+        extraExports: [shared, { name: 'again', kind: 0, index: 1 }],
+      }),
+    )
+    expect(run(1000).did).toBe('8')
+    expect((exports.double as WasmFunction)(3)).toBe(6)
+    expect(exports.again).toBe(exports.double)
+    const { get } = exports.table as { get: (at: number) => WasmFunction }
+    expect(get.call(exports.table, 0)(5)).toBe(10)
+  })
+
+  it('exported functions take a frame for the host and count their fuel', () => {
+    const bytes = plain([op.i32(2), op.call(1)], {
+      results: [I32],
+      functions: [{ ...double, export: 'double' }],
+    })
+    const { exports, run } = metered(bytes)
+    expect(run(1000)).toEqual({ did: '4', left: 1000 - 7 })
+    expect(run(1000, 0).did).toBe('stack')
+    const meter = exports[METER_EXPORTS.meter] as WasmGlobal
+    meter.value = meterWord(100, 7)
+    expect((exports.double as WasmFunction)(4)).toBe(8)
+    expect(meter.value).toBe(meterWord(100 - 4, 7))
+  })
+
+  it('imported functions in a table, and references that the code creates, keep their types', () => {
+    const imported = buildModule({
+      imports: [{ module: 'h', name: 'f', results: [I32] }],
+      functions: [{ export: 'run', results: [I32], body: [op.i32(0), [0x11, 0, 0]] }],
+      table,
+      elements: [0],
+    })
+    expect(metered(imported, {}, { h: { f: () => 77 } }).run(100).did).toBe('77')
+    const created = plain([op.i32(3), [0xd2, 1], op.tableSet, op.i32(21), op.i32(3), [0x11, 1, 0]], {
+      results: [I32],
+      table,
+      functions: [{ ...double, export: 'double' }],
+    })
+    expect(metered(created).run(1000).did).toBe('42')
   })
 })
 

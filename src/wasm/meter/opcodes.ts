@@ -53,6 +53,7 @@ export const OP = {
   i64Or: 0x84,
   i64Shl: 0x86,
   i64ExtendI32U: 0xad,
+  refFunc: 0xd2,
   brOnNull: 0xd5,
   brOnNonNull: 0xd6,
   prefixGc: 0xfb,

@@ -3,6 +3,7 @@ import { ByteReader, ByteWriter } from './bytes.ts'
 import { importedCount, type ModuleShape, SECTION, type Section, type SizeLimits } from './decode.ts'
 import { MAX_DEFERRED_FUEL } from './fuel-emitter.ts'
 import { FunctionMeter } from './function-meter.ts'
+import { AddedTypes, type PassingRule, passingOf, relayBody } from './passing.ts'
 import { type FunctionType, functionTypeAt } from './types.ts'
 
 /** Limits of the module, checked before the rewrite and written into the module. */
@@ -99,8 +100,12 @@ const isDynamic = ({ bytes, shape }: Rewrite): boolean =>
 
 type Code = {
   readonly bodies: ByteWriter
+  /** The index of each function's type. */
+  readonly functions: ByteWriter
   readonly types: ByteWriter
   readonly addedTypes: number
+  /** The functions to export instead of those that pass the meter, by index. */
+  readonly relays: ReadonlyMap<number, number>
   /** Whether the module can create objects outside of its memories. */
   readonly hasObjects: boolean
 }
@@ -115,6 +120,8 @@ function sectionContent(
   switch (id) {
     case SECTION.type:
       return code.addedTypes > 0 ? extended(job, section, code.addedTypes, code.types) : copied(job, section)
+    case SECTION.function:
+      return section && code.functions
     case SECTION.memory:
       return shape.memories.length > 0 ? memorySection(job) : undefined
     case SECTION.table:
@@ -122,7 +129,7 @@ function sectionContent(
     case SECTION.global:
       return extended(job, section, code.hasObjects ? 3 : 2, meterGlobals(job, code.hasObjects))
     case SECTION.export:
-      return exportSection(job, section, code.hasObjects)
+      return exportSection(job, section, code)
     case SECTION.start:
       return job.initial === 'host' ? undefined : copied(job, section)
     case SECTION.code:
@@ -181,12 +188,17 @@ function meterGlobals(job: Rewrite, hasObjects: boolean): ByteWriter {
 function exportSection(
   job: Rewrite,
   section: Section | undefined,
-  hasObjects: boolean,
+  { hasObjects, relays }: Code,
 ): ByteWriter | undefined {
   const { shape } = job
+  const added = section ? exportEntries(job, section, relays) : new ByteWriter()
+  const out = new ByteWriter()
   // A dynamic linker takes every exported global for an address and adds an offset to it, which fails for the meter's.
-  if (job.initial !== 'host' && isDynamic(job)) return copied(job, section)
-  const added = new ByteWriter()
+  if (job.initial !== 'host' && isDynamic(job)) {
+    out.u32(shape.exports.length)
+    out.append(added)
+    return section && out
+  }
   const meter = meterGlobalOf(shape)
   const add = (name: string, kind: number, index: number): void => {
     added.text(name)
@@ -198,7 +210,29 @@ function exportSection(
   if (hasObjects) add(METER_EXPORTS.objects, 3, meter + 2)
   const starts = shape.start !== undefined && job.initial === 'host'
   if (starts) add(METER_EXPORTS.start, 0, shape.start)
-  return extended(job, section, 2 + Number(hasObjects) + Number(starts), added)
+  out.u32(shape.exports.length + 2 + Number(hasObjects) + Number(starts))
+  out.append(added)
+  return out
+}
+
+/** The module's own exports. */
+function exportEntries(
+  { bytes, shape }: Rewrite,
+  section: Section,
+  relays: ReadonlyMap<number, number>,
+): ByteWriter {
+  const out = new ByteWriter()
+  const reader = new ByteReader(bytes, section.start)
+  reader.skipNumber()
+  for (const { kind, index } of shape.exports) {
+    const { at } = reader
+    const length = reader.u32()
+    reader.at += length + 1
+    out.span(bytes, at, reader.at)
+    out.u32((kind === 'function' ? relays.get(index) : undefined) ?? index)
+    reader.skipNumber()
+  }
+  return out
 }
 
 const meterGlobalOf = (shape: ModuleShape): number => importedCount(shape, 'global') + shape.globals
@@ -283,52 +317,53 @@ const wideOf = ({ imports, memories, tables }: ModuleShape, kind: 'memory' | 'ta
 
 /** Fuel may be owed across calls unless a function catches exceptions, which is known only after reading all bodies. */
 function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
-  const code = yield* rewriteBodies(job, { ride: MAX_DEFERRED_FUEL, keepsExceptions: false })
-  if ('bodies' in code) return code
-  let exact = yield* rewriteBodies(job, { ride: 0, ...code })
-  if (!('bodies' in exact)) exact = yield* rewriteBodies(job, { ride: 0, ...exact })
-  if ('bodies' in exact) return exact
+  let how: CallRules = { ride: MAX_DEFERRED_FUEL, passing: 'all', keepsExceptions: false }
+  for (let attempts = 5; attempts > 0; attempts--) {
+    const code = yield* rewriteBodies(job, how)
+    if ('bodies' in code) return code
+    how = code
+  }
   throw new SandboxError('internal', 'the meter did not settle')
 }
 
-/** Why a rewrite must start over. */
-type Again = { readonly keepsExceptions: boolean }
+/** How functions account for fuel when they call each other. A rewrite starts over with stricter rules if need be. */
+type CallRules = {
+  /** Fuel that may be owed at a call. */
+  readonly ride: number
+  readonly passing: PassingRule
+  readonly keepsExceptions: boolean
+}
 
-function* rewriteBodies(
-  job: Rewrite,
-  { ride, keepsExceptions }: Again & { readonly ride: number },
-): Generator<void, Code | Again, void> {
+function* rewriteBodies(job: Rewrite, rules: CallRules): Generator<void, Code | CallRules, void> {
   const { bytes, shape, limits } = job
-  const types = new ByteWriter()
-  const known = new Map<FunctionType, number>()
-  const resultsOnly = (type: FunctionType): number => {
-    const found = known.get(type)
-    if (found !== undefined) return found
-    const index = shape.types.length + known.size
-    known.set(type, index)
-    types.all([0x60, 0])
-    types.u32(type.results.length)
-    types.span(bytes, type.resultsStart, type.resultsEnd)
-    return index
-  }
+  const { ride, keepsExceptions } = rules
+  const types = new AddedTypes(bytes, shape.types.length)
   const bodies = new ByteWriter()
+  const functions = new ByteWriter()
   const section = shape.sections.find(({ id }) => id === SECTION.code)
   const reader = new ByteReader(bytes, section?.start ?? 0)
-  bodies.u32(section ? reader.u32() : 0)
+  const passing = passingOf(shape, rules.passing)
+  bodies.u32((section ? reader.u32() : 0) + passing.exported.length)
+  functions.u32(shape.functions.length + passing.exported.length)
+  const imported = importedCount(shape, 'function')
+  const typeAt = (index: number): FunctionType => functionTypeAt(shape.types, index) as FunctionType
   const meter = new FunctionMeter(
     {
       bytes,
       meterGlobal: meterGlobalOf(shape),
       types: shape.types,
+      importedFunctions: imported,
+      passing,
+      passingType: (type) => types.passing(typeAt(type)),
       keepsExceptions,
       wideMemories: wideOf(shape, 'memory'),
       wideTables: wideOf(shape, 'table'),
-      resultsOnly,
+      resultsOnly: (type) => types.resultsOnly(type),
     },
     ride,
   )
   let compileWork = 0
-  for (const type of shape.functions) {
+  for (const [index, typeIndex] of shape.functions.entries()) {
     const size = reader.u32()
     if (size > limits.functionBytes) {
       throw new SandboxError(
@@ -336,14 +371,39 @@ function* rewriteBodies(
         `a function is longer than ${limits.functionBytes} bytes`,
       )
     }
-    meter.rewrite(functionTypeAt(shape.types, type) as FunctionType, reader.at, reader.at + size, bodies)
-    const isNew = meter.seesTryTable && !keepsExceptions
-    if (meter.needsExactCalls || isNew) return { keepsExceptions: keepsExceptions || meter.seesTryTable }
+    const type = typeAt(typeIndex)
+    const passed = passing.passes[index] === 1
+    functions.u32(passed ? types.passing(type) : typeIndex)
+    meter.rewrite({ type, passed, start: reader.at, end: reader.at + size }, bodies)
+    const next = stricter(rules, meter)
+    if (next) return next
     compileWork += meter.loops ** 2
     if (meter.loops > MAX_LOOPS || compileWork > MAX_COMPILE_WORK) throw tooManyLoops(meter.loops)
     reader.at += size
     yield
   }
+  for (const index of passing.exported) {
+    const type = shape.functions[index - imported] as number
+    functions.u32(type)
+    const body = relayBody(typeAt(type), index, meterGlobalOf(shape))
+    bodies.u32(body.length)
+    bodies.append(body)
+  }
   const hasObjects = keepsExceptions || shape.initialObjects !== undefined
-  return { bodies, types, addedTypes: known.size, hasObjects }
+  const relays = new Map(passing.exported.map((index, at) => [index, imported + shape.functions.length + at]))
+  return { bodies, functions, types: types.out, addedTypes: types.count, relays, hasObjects }
+}
+
+/** The rules for another rewrite, if the code so far does not allow these. */
+function stricter(rules: CallRules, meter: FunctionMeter): CallRules | undefined {
+  const { ride, passing, keepsExceptions } = rules
+  const allowed = meter.tailCalls ? 'none' : meter.movesReferences && passing === 'all' ? 'direct' : passing
+  const next: CallRules = {
+    ride: meter.needsExactCalls ? 0 : ride,
+    passing: allowed,
+    keepsExceptions: keepsExceptions || meter.seesTryTable,
+  }
+  const isSame =
+    !meter.needsExactCalls && next.passing === passing && next.keepsExceptions === keepsExceptions
+  return isSame ? undefined : next
 }

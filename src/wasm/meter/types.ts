@@ -3,10 +3,14 @@ import { unsupportedFeature } from './opcodes.ts'
 
 /** The type section: function types, and the types of objects that the engine's garbage collector manages. */
 
-/** A function type: its value types, and the byte range of its results. */
+/** A function type: its value types, and the byte ranges of its parameters and results. */
 export type FunctionType = {
+  /** Whether it has no supertypes and is in no recursion group, so that only its values make it equal to others. */
+  readonly plain: boolean
   readonly params: readonly number[]
   readonly results: readonly number[]
+  readonly paramsStart: number
+  readonly paramsEnd: number
   readonly resultsStart: number
   readonly resultsEnd: number
 }
@@ -39,6 +43,9 @@ export function valueType(reader: ByteReader): number {
   return code
 }
 
+/** Whether a value type, given by its first byte, is a reference. */
+export const isReference = (code: number): boolean => code < 0x7b
+
 /** Prefixes of heap types that belong to features that are refused: exact types and shared types. */
 const REFUSED_HEAP_TYPES: ReadonlySet<number> = new Set([0x62, 0x65])
 
@@ -63,16 +70,16 @@ const unknownType = (code: number): Error =>
 export function readTypes(reader: ByteReader): readonly TypeShape[] {
   const types: TypeShape[] = []
   for (let left = reader.count(); left > 0; left--) {
-    if (reader.bytes[reader.at] !== 0x4e) types.push(subType(reader))
+    if (reader.bytes[reader.at] !== 0x4e) types.push(subType(reader, true))
     else {
       reader.at++
-      for (let members = reader.count(); members > 0; members--) types.push(subType(reader))
+      for (let members = reader.count(); members > 0; members--) types.push(subType(reader, false))
     }
   }
   return types
 }
 
-function subType(reader: ByteReader): TypeShape {
+function subType(reader: ByteReader, alone: boolean): TypeShape {
   const first = reader.bytes[reader.at]
   if (first === 0x50 || first === 0x4f) {
     reader.at++
@@ -81,7 +88,7 @@ function subType(reader: ByteReader): TypeShape {
   const kind = reader.u8()
   switch (kind) {
     case 0x60:
-      return functionType(reader)
+      return functionType(reader, alone && first === 0x60)
     case 0x5f:
       return structType(reader)
     case 0x5e:
@@ -91,12 +98,15 @@ function subType(reader: ByteReader): TypeShape {
   }
 }
 
-function functionType(reader: ByteReader): FunctionType {
-  const params = valueTypes(reader, reader.count())
-  const count = reader.count()
+function functionType(reader: ByteReader, plain: boolean): FunctionType {
+  const paramCount = reader.count()
+  const paramsStart = reader.at
+  const params = valueTypes(reader, paramCount)
+  const paramsEnd = reader.at
+  const resultCount = reader.count()
   const resultsStart = reader.at
-  const results = valueTypes(reader, count)
-  return { params, results, resultsStart, resultsEnd: reader.at }
+  const results = valueTypes(reader, resultCount)
+  return { plain, params, results, paramsStart, paramsEnd, resultsStart, resultsEnd: reader.at }
 }
 
 function valueTypes(reader: ByteReader, count: number): readonly number[] {

@@ -23,6 +23,9 @@ export class Dice {
 const LOCALS = 4
 const COUNT: readonly number[] = [0x23, 0, 0x42, 1, 0x7c, 0x24, 0]
 
+/** A function of a random module: its index, the number of functions, and whether the module handles exceptions. */
+type Place = { readonly self: number; readonly functions: number; readonly catches: boolean }
+
 /** A random body in two versions: plain, and with a counter before every instruction that costs fuel. */
 class BodyWriter {
   readonly plain: (readonly number[])[] = []
@@ -32,11 +35,13 @@ class BodyWriter {
   readonly #self: number
   #labels: ('block' | 'loop')[] = []
   #left = 60
+  readonly #catches: boolean
 
-  constructor(dice: Dice, self: number, functions: number) {
+  constructor(dice: Dice, { self, functions, catches }: Place) {
     this.#dice = dice
     this.#self = self
     this.#functions = functions
+    this.#catches = catches
   }
 
   #free(bytes: readonly number[]): void {
@@ -75,8 +80,18 @@ class BodyWriter {
   /** Calls mostly later functions, so that most programs end; sometimes any function. */
   #call(): void {
     const later = this.#functions - this.#self - 1
-    if (this.#dice.chance(4)) this.#cost(op.call(this.#dice.below(this.#functions)))
-    else if (later > 0) this.#cost(op.call(this.#self + 1 + this.#dice.below(later)))
+    if (this.#dice.chance(4)) this.#callTo(this.#dice.below(this.#functions))
+    else if (later > 0) this.#callTo(this.#self + 1 + this.#dice.below(later))
+  }
+
+  /** Through the table if the function is in it: the table holds every other function. */
+  #callTo(index: number): void {
+    if (index % 2 === 0 || this.#dice.chance(40)) {
+      this.#cost(op.call(index))
+      return
+    }
+    this.#cost(op.i32((index - 1) / 2))
+    this.#cost([0x11, index, 0])
   }
 
   statements(depth: number): void {
@@ -95,7 +110,7 @@ class BodyWriter {
     else if (kind === 3) this.#store()
     else if (kind === 4) this.#leave()
     else if (kind === 5) this.#if(depth)
-    else if (kind === 6) this.#try(depth)
+    else if (kind === 6 && this.#catches) this.#try(depth)
     else if (kind < 9) this.#loop(depth)
     else this.#block(depth)
   }
@@ -173,7 +188,10 @@ class BodyWriter {
     const counter = LOCALS + 1 + depth
     this.#cost(op.i32(this.#dice.below(4)))
     this.#cost(op.set(counter))
+    // Nothing is owed right after a call, so this is a case of its own.
+    if (this.#dice.chance(30)) this.#callAndDrop()
     this.#free(op.loop)
+    if (this.#dice.chance(30)) this.#callAndDrop()
     this.#nested('loop', depth)
     if (this.#dice.chance(85)) {
       this.#cost(op.get(counter))
@@ -187,6 +205,12 @@ class BodyWriter {
     this.#free(op.end)
   }
 
+  #callAndDrop(): void {
+    this.value()
+    this.#call()
+    this.#free(op.drop)
+  }
+
   #block(depth: number): void {
     this.#free(op.block)
     this.#nested('block', depth)
@@ -197,9 +221,12 @@ class BodyWriter {
 /** A random module, and the same module with a counter (`count`) of the fuel that Wasmtime would charge. */
 export function randomModule(seed: number): { readonly plain: Uint8Array; readonly counted: Uint8Array } {
   const dice = new Dice(seed)
-  const functions = 2 + dice.below(4)
+  const functions = 2 + dice.below(6)
+  const catches = dice.chance(50)
+  const sharesTable = dice.chance(30)
+  const exported = Array.from({ length: functions }, (_, self) => self === 0 || dice.chance(50))
   const bodies = Array.from({ length: functions }, (_, self) => {
-    const writer = new BodyWriter(dice, self, functions)
+    const writer = new BodyWriter(dice, { self, functions, catches })
     writer.statements(0)
     writer.value()
     return writer
@@ -209,16 +236,21 @@ export function randomModule(seed: number): { readonly plain: Uint8Array; readon
       memory: { min: 1, max: 1 },
       globals: [{ type: I64, mutable: true, value: 0 }],
       tags: [{}],
+      table: { min: functions },
+      elements: bodies.flatMap((_, index) => (index % 2 === 1 ? [index] : [])),
       functions: bodies.map(
         (writer, index): FunctionSpec => ({
-          export: `f${index}`,
+          ...(exported[index] ? { export: `f${index}` } : {}),
           params: [I32],
           results: [I32],
           locals: Array.from({ length: LOCALS + 8 }, () => I32),
           body: pick(writer),
         }),
       ),
-      extraExports: [{ name: 'count', kind: 3, index: 0 }],
+      extraExports: [
+        { name: 'count', kind: 3, index: 0 },
+        ...(sharesTable ? [{ name: 'table', kind: 1, index: 0 }] : []),
+      ],
     })
   return { plain: module((writer) => writer.plain), counted: module((writer) => writer.counted) }
 }
