@@ -8,6 +8,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { compilePolicy, judgeLine, Sandbox } from '../dist/bench/library.js'
+import { newerNode, OutOfTime, run, sandboxRuntime, startProcess, within } from './bounded.mjs'
 import { goal, percentile, skipped } from './goals.mjs'
 import { rawBwrap } from './raw-bwrap.mjs'
 
@@ -36,18 +37,8 @@ async function startBroker() {
   }
 }
 
-/** Starts a process, discards its output and waits for its exit. */
-const started = (file, args, extra = {}) =>
-  new Promise((resolve, reject) => {
-    const child = spawn(file, args, { cwd: workspace, stdio: ['ignore', 'pipe', 'pipe'], ...extra })
-    let said = ''
-    child.stdout.resume()
-    child.stderr.on('data', (chunk) => (said += chunk))
-    child.on('error', reject)
-    child.on('close', (code) =>
-      code === 0 ? resolve() : reject(new Error(`${file} exited ${code}: ${said.slice(0, 200)}`)),
-    )
-  })
+/** Starts a process and waits for its exit. */
+const started = (file, args, extra = {}) => run(file, args, { cwd: workspace, ...extra })
 
 async function sameBwrap() {
   const args = await rawBwrap(workspace, options)
@@ -78,29 +69,36 @@ async function ours() {
 }
 
 async function srt() {
-  const entry = join(here, 'node_modules', '@anthropic-ai', 'sandbox-runtime', 'dist', 'index.js')
-  if (!existsSync(entry)) return []
-  const { SandboxManager } = await import(entry)
+  const dist = sandboxRuntime()
+  if (!dist) {
+    skipped('sandbox-runtime', 'not installed')
+    return []
+  }
   const settings = {
     network: { allowedDomains: [], deniedDomains: [] },
     filesystem: { denyRead: [], allowWrite: [workspace], denyWrite: [] },
   }
-  await SandboxManager.initialize(settings)
   const file = join(base, 'srt.json')
   writeFileSync(file, JSON.stringify(settings))
-  return [
-    [
-      'sandbox-runtime library: wrap + spawn',
-      async () => {
-        await started('/bin/sh', ['-c', await SandboxManager.wrapWithSandbox('true')])
-        SandboxManager.cleanupAfterCommand?.()
-      },
-    ],
-    [
-      'sandbox-runtime CLI: srt true',
-      () => started(join(here, 'node_modules', '.bin', 'srt'), ['-s', file, 'true']),
-    ],
+  const command = [
+    'sandbox-runtime CLI: srt true',
+    () => started(newerNode(), [join(dist, 'cli.js'), '-s', file, 'true']),
   ]
+  try {
+    const { ask } = await startProcess(
+      join(here, 'sandbox-runtime.mjs'),
+      ['sandbox-runtime', 'library', file],
+      { execPath: newerNode() },
+    )
+    // Measured in its own process.
+    return [
+      ['sandbox-runtime library: wrap + spawn', async () => (await ask({ cwd: workspace })).ms],
+      command,
+    ]
+  } catch (error) {
+    skipped('sandbox-runtime library', error.message)
+    return [command]
+  }
 }
 
 function codexBinary() {
@@ -149,21 +147,31 @@ async function usable(rows) {
   return out
 }
 
+/** A row that does not end in time is named and not measured again. */
 async function measure(rows) {
+  const hung = new Set()
   for (let round = 0; round < rounds; round++) {
-    for (const [, action, times] of rows) {
+    for (const [name, action, times] of rows.filter(([name]) => !hung.has(name))) {
       const start = process.hrtime.bigint()
-      await action()
-      times.push(Number(process.hrtime.bigint() - start) / 1e6)
+      try {
+        const own = await within(name, action())
+        times.push(typeof own === 'number' ? own : Number(process.hrtime.bigint() - start) / 1e6)
+      } catch (error) {
+        if (!(error instanceof OutOfTime)) throw error
+        skipped(name, error.message)
+        hung.add(name)
+      }
     }
     process.stderr.write(`\rround ${round + 1} of ${rounds} `)
   }
   process.stderr.write('\r                    \r')
   return new Map(
-    rows.map(([name, , times]) => [
-      name,
-      { median: median(times), min: Math.min(...times), p99: percentile(times, 0.99) },
-    ]),
+    rows
+      .filter(([name]) => !hung.has(name))
+      .map(([name, , times]) => [
+        name,
+        { median: median(times), min: Math.min(...times), p99: percentile(times, 0.99) },
+      ]),
   )
 }
 

@@ -2,7 +2,6 @@
  * Compares containers with the engines' own CLIs in one run and as ratios: same image, same limits, same daemon.
  * Every round measures each row once; the table shows medians.
  */
-import { spawn } from 'node:child_process'
 import {
   cpSync,
   existsSync,
@@ -17,6 +16,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { docker, gvisor, planOf, startDocker, testImages, testState, whyNot } from '../dist/bench/library.js'
+import { OutOfTime, run } from './bounded.mjs'
 import { goal, percentile, skipped } from './goals.mjs'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
@@ -25,17 +25,7 @@ const rounds = Number(process.env.ROUNDS ?? 15)
 const probePlan = () => planOf({ limits: { wallMs: 10_000 } })
 const base = mkdtempSync(join(tmpdir(), 'ringfence-bench-'))
 
-const started = (file, args, output = 'pipe') =>
-  new Promise((resolve, reject) => {
-    const child = spawn(file, args, { stdio: ['ignore', output, output] })
-    let said = ''
-    child.stdout?.resume()
-    child.stderr?.on('data', (chunk) => (said += chunk))
-    child.on('error', reject)
-    child.on('close', (code) =>
-      code === 0 ? resolve() : reject(new Error(`${file}: ${said.slice(0, 300)}`)),
-    )
-  })
+const started = (file, args, output = 'pipe') => run(file, args, { output })
 
 const timed = async (work) => {
   const before = process.hrtime.bigint()
@@ -43,13 +33,19 @@ const timed = async (work) => {
   return Number(process.hrtime.bigint() - before) / 1e6
 }
 
-/** Only the time that the caller waits counts; closing a sandbox is not measured. */
+/** Only the time that the caller waits counts; closing a sandbox is not measured. A peer that hangs is named and left out. */
 async function measure(rows) {
   const times = new Map(rows.map(([name]) => [name, []]))
   for (let round = 0; round < rounds + 2; round++)
-    for (const [name, work, after] of rows) {
-      const ms = await timed(work)
-      if (round >= 2) times.get(name).push(ms)
+    for (const [name, work, after] of rows.filter(([name]) => times.has(name))) {
+      try {
+        const ms = await timed(work)
+        if (round >= 2) times.get(name).push(ms)
+      } catch (error) {
+        if (!(error instanceof OutOfTime)) throw error
+        skipped(name, error.message)
+        times.delete(name)
+      }
       await after?.()
     }
   return new Map(
@@ -65,6 +61,7 @@ function show(title, results, promises) {
     )
   for (const [name, peer, most] of promises) {
     const beside = results.get(peer)?.median
+    if (beside === undefined) continue
     const ratio = results.get(name)?.median / beside
     if (name === 'ringfence gvisor: create + first command' && peer === 'runsc run')
       goal('gVisor: create + first command ÷ runsc run', ratio, results.get(name).p99 / beside)

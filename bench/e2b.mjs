@@ -8,6 +8,7 @@ import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { OutOfTime, within } from './bounded.mjs'
 import { withFloor } from './floor.mjs'
 import { floor, goal, skipped } from './goals.mjs'
 
@@ -45,7 +46,9 @@ const { Sandbox } = await import(
 const options = { apiKey: key.key, apiUrl: url, sandboxUrl: url }
 
 /** From creating one sandbox to the output of its first command. */
-async function interactive() {
+const interactive = () => within('E2B’s client', createAndRun())
+
+async function createAndRun() {
   const started = performance.now()
   const sandbox = await Sandbox.create(options)
   const created = performance.now()
@@ -72,6 +75,8 @@ async function together(name, delay) {
   const fine = all.flatMap((one) => (one.status === 'fulfilled' ? [one.value] : []))
   const times = fine.map(({ total }) => total)
   row(`${name}, ${fine.length} succeeded`, times)
+  const failed = all.find((one) => one.status === 'rejected')
+  if (failed) skipped(`E2B’s client, ${name}: ${burst - fine.length} sandboxes`, failed.reason.message)
   if (delay === 0 && burst === 100) goal('E2B client: burst of 100, p95', at(times, 0.95), at(times, 0.99))
   await Promise.all(fine.map((one) => one.sandbox.kill()))
 }
@@ -100,7 +105,7 @@ async function files(sandbox) {
   const clientTimes = { cp: [], write: [], read: [] }
   const timed = async (name, work) => {
     const [started, used] = [performance.now(), process.cpuUsage()]
-    await work()
+    await within(`E2B’s client: ${name} 100 MB`, work())
     times[name].push(performance.now() - started)
     const { user, system } = process.cpuUsage(used)
     clientTimes[name].push((user + system) / 1000)
@@ -137,7 +142,7 @@ try {
   const warm = []
   for (let round = 0; round < rounds; round++) {
     const started = performance.now()
-    await sandbox.commands.run('true')
+    await within('E2B’s client', sandbox.commands.run('true'))
     warm.push(performance.now() - started)
   }
   row('a command in a warm sandbox (`true`)', warm)
@@ -146,8 +151,13 @@ try {
   await together(`staggered: ${burst}, one every ${STAGGER_MS} ms`, STAGGER_MS)
   await together(`burst of ${burst}`, 0)
   await withFloor(home, ['/bin/bash', '-l', '-c', 'node -v'], bareBurst)
+} catch (error) {
+  if (!(error instanceof OutOfTime)) throw error
+  skipped('E2B’s client', error.message)
+  console.log(error.message)
 } finally {
   server.kill('SIGTERM')
   await new Promise((resolve) => server.on('exit', resolve))
   rmSync(home, { recursive: true, force: true })
 }
+process.exit()

@@ -9,6 +9,7 @@ import { createServer } from 'node:http'
 import { join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { fileURLToPath } from 'node:url'
+import { PEER_MS } from './bounded.mjs'
 import { rawBwrap } from './raw-bwrap.mjs'
 
 const self = fileURLToPath(import.meta.url)
@@ -45,7 +46,10 @@ async function startFloor(base, command) {
   const child = fork(self, [JSON.stringify(settings)])
   const port = await new Promise((resolve) => child.once('message', resolve))
   const send = async (path, init) => {
-    const response = await fetch(`http://127.0.0.1:${port}${path}`, init)
+    const response = await fetch(`http://127.0.0.1:${port}${path}`, {
+      ...init,
+      signal: AbortSignal.timeout(PEER_MS),
+    })
     if (!response.ok) throw new Error(`the floor’s ${path} failed`)
     for await (const _ of response.body ?? []);
   }

@@ -32,8 +32,10 @@ export const GOALS = {
   'proxy from a sandbox: direct ÷ ours, bulk': { most: 1.2 },
 }
 
-const file = process.env.RINGFENCE_BENCH_RESULTS
-const note = (entry) => file && appendFileSync(file, `${JSON.stringify(entry)}\n`)
+function note(entry) {
+  const file = process.env.RINGFENCE_BENCH_RESULTS
+  if (file) appendFileSync(file, `${JSON.stringify(entry)}\n`)
+}
 
 /** The value at a share of the sorted values. */
 export const percentile = (values, share) =>

@@ -3,18 +3,15 @@
  * inside a real sandbox. Server, proxy and client are separate processes; every round measures each route once, so that
  * a busy moment affects all of them alike; the table shows medians.
  */
-import { execFile, fork } from 'node:child_process'
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { connect, createServer as createTcpServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { promisify } from 'node:util'
-import { floor, goal } from './goals.mjs'
+import { newerNode, run, sandboxRuntime, startProcess, within } from './bounded.mjs'
+import { floor, goal, skipped } from './goals.mjs'
 
-const here = dirname(fileURLToPath(import.meta.url))
-const peerEntry = join(here, 'node_modules', '@anthropic-ai', 'sandbox-runtime', 'dist', 'sandbox')
 const rounds = Number(process.env.ROUNDS ?? 5)
 const requests = Number(process.env.REQUESTS ?? 1000)
 const bulk = Number(process.env.BULK_MB ?? 256) * 1024 * 1024
@@ -56,10 +53,6 @@ const ROLES = {
     })
     return (await proxy.listen()).port
   },
-  async peer() {
-    const { createHttpProxyServer } = await import(join(peerEntry, 'http-proxy.js'))
-    return listening(createHttpProxyServer({ filter: () => true }))
-  },
   /** The minimum for any proxy written in Node: two sockets and `pipe`. */
   async pipe() {
     const target = Number(process.argv[3])
@@ -73,14 +66,10 @@ const ROLES = {
   },
 }
 
-function start(name, ...args) {
-  const child = fork(self, [name, ...args.map(String)], {
-    stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
-  })
-  return new Promise((resolve, reject) => {
-    child.once('message', (port) => resolve({ port, stop: () => child.kill() }))
-    child.once('exit', (code) => reject(new Error(`${name} ended with ${code}`)))
-  })
+/** Starts a role, or another module of the benchmarks, as a process that sends its port. */
+async function start(name, args = [], module = self, execPath = process.execPath) {
+  const { first, stop } = await startProcess(module, [name, ...args], { execPath })
+  return { port: first, stop }
 }
 
 /** Sends the request, after the proxy's handshake if there is one, and reads the response to its end. */
@@ -167,10 +156,9 @@ async function measure(form, port, at) {
   return [await requestRate(way, 1), await requestRate(way, 16), await bulkRate(way)]
 }
 
-const run = promisify(execFile)
 const SIZES = { ROUNDS: String(rounds), REQUESTS: String(requests), BULK_MB: String(bulk >> 20) }
 const outside = async (form, port, at) =>
-  JSON.parse((await run(process.execPath, [self, 'client', form, port, at])).stdout)
+  JSON.parse(await run(process.execPath, [self, 'client', form, port, at]))
 
 /** A workspace that contains this file and what it imports, so that it can run as the client inside the sandbox. */
 function workspace() {
@@ -178,8 +166,8 @@ function workspace() {
   const dir = join(home, 'workspace')
   mkdirSync(dir)
   const client = join(dir, 'proxy.mjs')
-  copyFileSync(self, client)
-  copyFileSync(join(dirname(self), 'goals.mjs'), join(dir, 'goals.mjs'))
+  for (const name of ['proxy.mjs', 'goals.mjs', 'bounded.mjs'])
+    copyFileSync(join(dirname(self), name), join(dir, name))
   return { home, dir, argv: (form, port, at) => [process.execPath, client, 'client', form, String(port), at] }
 }
 
@@ -199,16 +187,15 @@ async function ourSandbox(at) {
   return { client, stop: () => sandbox.close().then(() => rmSync(home, { recursive: true })) }
 }
 
-function peerSandbox(at) {
+function peerSandbox(dist, at) {
   const { home, dir, argv } = workspace()
   const settings = join(home, 'srt.json')
   const [host] = at.split(':')
   const network = { allowedDomains: [host], deniedDomains: [] }
   const filesystem = { denyRead: [], allowWrite: [dir], denyWrite: [] }
   writeFileSync(settings, JSON.stringify({ network, filesystem }))
-  const srt = join(here, 'node_modules', '.bin', 'srt')
-  const client = async (form) =>
-    JSON.parse((await run(srt, ['-s', settings, ...argv(form, PROXY_PORT, at)])).stdout)
+  const srt = [join(dist, 'cli.js'), '-s', settings]
+  const client = async (form) => JSON.parse(await run(newerNode(), [...srt, ...argv(form, PROXY_PORT, at)]))
   return { client, stop: () => rmSync(home, { recursive: true }) }
 }
 
@@ -219,14 +206,56 @@ function progress(text) {
 
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1]
 
+/** The ways through the peer's proxy, standalone and from its sandbox; none if it is not installed or does not start. */
+async function peerWays(at) {
+  const dist = sandboxRuntime()
+  const none = (reason) => {
+    skipped('sandbox-runtime', reason)
+    console.log(`skipped: sandbox-runtime: ${reason}`)
+    return { ways: [], stop: () => undefined }
+  }
+  if (!dist) return none('not installed')
+  try {
+    const module = join(dirname(self), 'sandbox-runtime.mjs')
+    const peer = await start('sandbox-runtime', ['proxy'], module, newerNode())
+    const beside = peerSandbox(dist, at)
+    const ways = [
+      ['sandbox-runtime, absolute-form', () => outside('absolute', peer.port, at)],
+      ['sandbox-runtime, CONNECT', () => outside('connect', peer.port, at)],
+      ['sandbox-runtime sandbox, absolute', () => beside.client('absolute')],
+      ['sandbox-runtime sandbox, CONNECT', () => beside.client('connect')],
+    ]
+    const stop = () => [peer, beside].forEach((one) => void one.stop())
+    return { ways, stop }
+  } catch (error) {
+    return none(error.message)
+  }
+}
+
+/** Measures each way once in every round, after a warm-up; one of a peer that fails or hangs is named and left out. */
+async function measureAll(ways) {
+  const results = new Map(ways.map(([name]) => [name, COLUMNS.map(() => [])]))
+  for (let round = -1; round < rounds; round++)
+    for (const [name, way] of ways.filter(([name]) => results.has(name))) {
+      progress(`round ${round + 1} of ${rounds}: ${name}`)
+      try {
+        const values = await within(name, way())
+        if (round >= 0) for (const [column, value] of values.entries()) results.get(name)[column].push(value)
+      } catch (error) {
+        if (!name.startsWith('sandbox-runtime')) throw error
+        skipped(name, error.message)
+        results.delete(name)
+      }
+    }
+  progress('')
+  return results
+}
+
 async function main() {
   const server = await start('server')
   const at = `localhost:${server.port}`
-  const [ours, pipe, inside] = [await start('ours'), await start('pipe', server.port), await ourSandbox(at)]
-  const hasPeer = existsSync(peerEntry)
-  const peer = hasPeer ? await start('peer') : undefined
-  const beside = hasPeer ? peerSandbox(at) : undefined
-  if (!hasPeer) console.log('skipped: sandbox-runtime is not installed')
+  const [ours, pipe, inside] = [await start('ours'), await start('pipe', [server.port]), await ourSandbox(at)]
+  const peer = await peerWays(at)
   const ways = [
     ['direct', () => outside('direct', server.port, at)],
     ['bare pipe in Node', () => outside('direct', pipe.port, at)],
@@ -236,38 +265,25 @@ async function main() {
     ['ringfence sandbox, absolute-form', () => inside.client('absolute')],
     ['ringfence sandbox, CONNECT', () => inside.client('connect')],
     ['ringfence sandbox, SOCKS5', () => inside.client('socks')],
-    ...(hasPeer
-      ? [
-          ['sandbox-runtime, absolute-form', () => outside('absolute', peer.port, at)],
-          ['sandbox-runtime, CONNECT', () => outside('connect', peer.port, at)],
-          ['sandbox-runtime sandbox, absolute', () => beside.client('absolute')],
-          ['sandbox-runtime sandbox, CONNECT', () => beside.client('connect')],
-        ]
-      : []),
+    ...peer.ways,
   ].filter(([name]) => !process.env.WAYS || new RegExp(process.env.WAYS).test(name))
-  const results = ways.map(() => COLUMNS.map(() => []))
-  // The first round is a warm-up and is not counted.
-  for (let round = -1; round < rounds; round++)
-    for (const [row, [name, way]] of ways.entries()) {
-      progress(`round ${round + 1} of ${rounds}: ${name}`)
-      for (const [column, value] of (await way()).entries()) if (round >= 0) results[row][column].push(value)
-    }
-  progress('')
-  const base = results[0].map(median)
-  const inSandbox = ways.findIndex(([name]) => name === 'ringfence sandbox, CONNECT')
-  const slower = (column) => base[column] / median(results[inSandbox]?.[column] ?? [])
-  goal('proxy from a sandbox: direct ÷ ours, new connections', slower(0))
-  goal('proxy from a sandbox: direct ÷ ours, bulk', slower(COLUMNS.length - 1))
-  const piped = results[ways.findIndex(([name]) => name === 'bare pipe in Node')] ?? []
-  floor('proxy from a sandbox: direct ÷ ours, new connections', base[0] / median(piped[0] ?? []))
-  floor('proxy from a sandbox: direct ÷ ours, bulk', base[2] / median(piped[2] ?? []))
+  const results = await measureAll(ways)
+  const medianOf = (name, column) => median(results.get(name)?.[column] ?? [])
+  const slower = (name, column) => medianOf('direct', column) / medianOf(name, column)
+  for (const [name, column] of [
+    ['proxy from a sandbox: direct ÷ ours, new connections', 0],
+    ['proxy from a sandbox: direct ÷ ours, bulk', COLUMNS.length - 1],
+  ]) {
+    goal(name, slower('ringfence sandbox, CONNECT', column))
+    floor(name, slower('bare pipe in Node', column))
+  }
   console.log(`${'1 KiB with a new connection per request; bulk over one'.padEnd(34)}`)
   console.log(`${''.padEnd(34)} ${COLUMNS.map((name) => `${name.padStart(12)}      ×`).join(' ')}`)
-  for (const [row, [name]] of ways.entries())
+  for (const name of results.keys())
     console.log(
-      `${name.padEnd(34)} ${results[row].map((values, column) => `${median(values).toFixed(0).padStart(12)} ${(base[column] / median(values)).toFixed(2).padStart(6)}`).join(' ')}`,
+      `${name.padEnd(34)} ${COLUMNS.map((_, column) => `${medianOf(name, column).toFixed(0).padStart(12)} ${slower(name, column).toFixed(2).padStart(6)}`).join(' ')}`,
     )
-  for (const one of [server, ours, pipe, peer, inside, beside]) await one?.stop()
+  for (const one of [server, ours, pipe, peer, inside]) await one.stop()
   process.exit(0)
 }
 

@@ -5,6 +5,7 @@ import { dirname, join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { meterModule, safeEval, WasmRunner, WasmSandbox } from '../dist/bench/library.js'
+import { within } from './bounded.mjs'
 import { goal, skipped } from './goals.mjs'
 
 const here = dirname(fileURLToPath(import.meta.url))
@@ -54,7 +55,9 @@ async function worker(name, mode) {
   })
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
   const next = async () => {
-    const { value, done } = await lines.next()
+    const { value, done } = await within(`${name} ${mode}`, lines.next(), undefined, () =>
+      child.kill('SIGKILL'),
+    )
     if (done) throw new Error(`${name} ${mode} ended`)
     return JSON.parse(value)
   }
