@@ -64,6 +64,23 @@ const ROLES = {
       }),
     )
   },
+  /** The same after CONNECT, which costs the client a round trip: answers any head and checks nothing. */
+  async connectPipe() {
+    const target = Number(process.argv[3])
+    return listening(
+      createTcpServer((socket) => {
+        socket.on('error', () => undefined).setNoDelay(true)
+        socket.once('data', () => {
+          socket.pause()
+          const out = connect(target, '127.0.0.1', () => {
+            socket.write('HTTP/1.1 200 Connection established\r\n\r\n')
+            socket.pipe(out).pipe(socket)
+          })
+          out.on('error', () => socket.destroy()).setNoDelay(true)
+        })
+      }),
+    )
+  },
 }
 
 /** Starts a role, or another module of the benchmarks, as a process that sends its port. */
@@ -254,11 +271,13 @@ async function measureAll(ways) {
 async function main() {
   const server = await start('server')
   const at = `localhost:${server.port}`
-  const [ours, pipe, inside] = [await start('ours'), await start('pipe', [server.port]), await ourSandbox(at)]
+  const [ours, inside] = [await start('ours'), await ourSandbox(at)]
+  const [pipe, connectPipe] = [await start('pipe', [server.port]), await start('connectPipe', [server.port])]
   const peer = await peerWays(at)
   const ways = [
     ['direct', () => outside('direct', server.port, at)],
     ['bare pipe in Node', () => outside('direct', pipe.port, at)],
+    ['bare pipe in Node, CONNECT', () => outside('connect', connectPipe.port, at)],
     ['ringfence, absolute-form', () => outside('absolute', ours.port, at)],
     ['ringfence, CONNECT', () => outside('connect', ours.port, at)],
     ['ringfence, SOCKS5', () => outside('socks', ours.port, at)],
@@ -275,7 +294,7 @@ async function main() {
     ['proxy from a sandbox: direct ÷ ours, bulk', COLUMNS.length - 1],
   ]) {
     goal(name, slower('ringfence sandbox, CONNECT', column))
-    floor(name, slower('bare pipe in Node', column))
+    floor(name, slower('bare pipe in Node, CONNECT', column))
   }
   console.log(`${'1 KiB with a new connection per request; bulk over one'.padEnd(34)}`)
   console.log(`${''.padEnd(34)} ${COLUMNS.map((name) => `${name.padStart(12)}      ×`).join(' ')}`)
@@ -283,7 +302,7 @@ async function main() {
     console.log(
       `${name.padEnd(34)} ${COLUMNS.map((_, column) => `${medianOf(name, column).toFixed(0).padStart(12)} ${slower(name, column).toFixed(2).padStart(6)}`).join(' ')}`,
     )
-  for (const one of [server, ours, pipe, peer, inside]) await one.stop()
+  for (const one of [server, ours, pipe, connectPipe, peer, inside]) await one.stop()
   process.exit(0)
 }
 

@@ -46,7 +46,7 @@ function table(runs) {
     '|---|---|---|---|---|---|',
     ...rows,
     '',
-    `Measured ${time.slice(0, 10)} at commit \`${commit}\`: ${machine.cores} cores, ${machine.memory_gb} GB, Linux ${machine.kernel}, Node ${machine.node}. For a ratio, p99 is our 99th percentile ÷ the peer's median. Floor: the same without Ringfence's own code (a Node server that only starts plain bubblewrap, or only stores and sends the file; the processor time of E2B's client; a pipe in Node instead of the proxy), measured in the same run.`,
+    `Measured ${time.slice(0, 10)} at commit \`${commit}\`: ${machine.cores} cores, ${machine.memory_gb} GB, Linux ${machine.kernel}, Node ${machine.node}. For a ratio, p99 is our 99th percentile ÷ the peer's median. Floor: the same without Ringfence's own code (a Node server that only starts plain bubblewrap, or only stores and sends the file; the processor time of E2B's client; a pipe in Node that answers CONNECT instead of the proxy), measured in the same run.`,
   ].join('\n')
 }
 

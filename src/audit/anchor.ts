@@ -16,6 +16,7 @@ import {
 } from './chain.ts'
 import {
   damaged,
+  type LastWrite,
   openSettled,
   pathsOf,
   replaceFile,
@@ -105,13 +106,20 @@ function jsonIn(text: string): unknown {
   }
 }
 
+const lastHeadWrite: LastWrite = { ms: 0 }
+
 /** Writes the next anchor to the other slot and syncs it to disk. The caller holds the lock. */
-export async function writeAnchor(home: string, last: Anchored, anchor: Anchor): Promise<Anchored> {
+export async function writeAnchor(
+  home: string,
+  last: Anchored,
+  anchor: Anchor,
+  isAwaited: boolean,
+): Promise<Anchored> {
   const slot = last.slot === 0 ? 1 : 0
   const fresh = slotText(anchor)
   const fd = openSettled(pathsOf(home).head, 0)
   try {
-    await writeSettled(fd, Buffer.from(fresh), slot * SLOT_BYTES)
+    await writeSettled(fd, Buffer.from(fresh), slot * SLOT_BYTES, { last: lastHeadWrite, isAwaited })
   } finally {
     closeSync(fd)
   }

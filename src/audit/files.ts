@@ -143,19 +143,29 @@ export const openSettled = (path: string, flags: number): number =>
 
 /** A write that takes longer than this must not hold the thread. Handing it to another thread costs a fraction of that. */
 const QUICK_MS = 1
-let lastMs = 0
+
+/** How long the last write of one kind took: a log grows, which takes longer than to overwrite a part of a file. */
+export type LastWrite = { ms: number }
+
+/** How a write is made: as the last one of its kind suggests, and never by this thread if nobody waits for it. */
+type WritePace = { readonly last: LastWrite; readonly isAwaited: boolean }
 
 /**
- * Writes all bytes at an offset and syncs them to disk. While the disk is quick this thread does it, which is the cheapest;
+ * Writes all bytes at an offset and syncs them to disk. While such writes are quick this thread does it, which is the cheapest;
  * otherwise another one, so that other commands continue while one command's record is written.
  */
-export async function writeSettled(fd: number, bytes: Uint8Array, at: number): Promise<void> {
+export async function writeSettled(
+  fd: number,
+  bytes: Uint8Array,
+  at: number,
+  { last, isAwaited }: WritePace,
+): Promise<void> {
   const start = performance.now()
   try {
-    if (AT_ONCE !== 0 && lastMs < QUICK_MS) writeAll(fd, bytes, at)
+    if (AT_ONCE !== 0 && isAwaited && last.ms < QUICK_MS) writeAll(fd, bytes, at)
     else await writeElsewhere(fd, bytes, at)
   } finally {
-    lastMs = performance.now() - start
+    last.ms = performance.now() - start
   }
 }
 

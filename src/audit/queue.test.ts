@@ -12,15 +12,17 @@ const portOf = (entry: Entry): string =>
 function queueOf() {
   const commits: string[][] = []
   const ends: ((error?: Error) => void)[] = []
+  const awaited: boolean[] = []
   const queue = new EntryQueue(
-    (take) =>
+    (take, isAwaited) =>
       new Promise((resolve, reject) => {
         commits.push(take().map(portOf))
+        awaited.push(isAwaited())
         ends.push((error) => (error ? reject(error) : resolve()))
       }),
     () => new Date(0),
   )
-  return { queue, commits, ends }
+  return { queue, commits, awaited, ends }
 }
 
 const until = async (holds: () => boolean): Promise<void> => {
@@ -37,7 +39,7 @@ test('delayed records share the commit of the next record, in order', async () =
 })
 
 test('delayed records are written without a next record, also after a commit that took some early', async () => {
-  const { queue, commits, ends } = queueOf()
+  const { queue, commits, awaited, ends } = queueOf()
   const first = queue.append(event(1))
   await until(() => ends.length === 1)
   const second = queue.append(event(2), 'soon')
@@ -52,6 +54,7 @@ test('delayed records are written without a next record, also after a commit tha
   ends[2]?.()
   await third
   expect(commits).toEqual([['1'], ['2', '3'], ['4']])
+  expect(awaited).toEqual([true, true, false])
 })
 
 test('closing writes delayed records, and a failed commit rejects each of its records', async () => {

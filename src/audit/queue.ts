@@ -14,14 +14,15 @@ type Failure = { readonly error: unknown }
 type Waiting = {
   readonly entry: Entry
   readonly bytes: number
+  readonly pace: Pace
   readonly settle: (failure: Failure | undefined) => void
 }
 
 /**
  * Writes one batch and resolves once it is on disk. It calls `take` when it can write at once, so that entries that arrived
- * meanwhile are included; taking again returns the same batch.
+ * meanwhile are included; taking again returns the same batch. `isAwaited` says whether a caller waits for one of its entries.
  */
-export type Commit = (take: () => readonly Entry[]) => Promise<void>
+export type Commit = (take: () => readonly Entry[], isAwaited: () => boolean) => Promise<void>
 
 /** Entries that wait for a commit. One commit at a time; entries that arrive during it share the next one and its sync. */
 export class EntryQueue implements EventSink {
@@ -79,7 +80,7 @@ export class EntryQueue implements EventSink {
   async #enqueue(entry: Entry, bytes: number, pace: Pace): Promise<void> {
     const settled = new Promise<void>((resolve, reject) => {
       const settle: Waiting['settle'] = (failure) => (failure ? reject(failure.error) : resolve())
-      this.#waiting.push({ entry, bytes, settle })
+      this.#waiting.push({ entry, bytes, pace, settle })
     })
     if (pace === 'now' || this.#waiting.length >= LINGERING) this.#begin()
     else this.#lingering ??= setTimeout(() => this.#begin(), LINGER_MS)
@@ -103,7 +104,8 @@ export class EntryQueue implements EventSink {
         if (batch.length === 0) batch = this.#takeBatch()
         return batch.map(({ entry }) => entry)
       }
-      const failure = await this.#commit(take).then(
+      const isAwaited = (): boolean => batch.some(({ pace }) => pace === 'now')
+      const failure = await this.#commit(take, isAwaited).then(
         () => (batch.length > 0 ? undefined : { error: new SandboxError('internal', 'nothing was written') }),
         (error: unknown) => ({ error }),
       )

@@ -140,7 +140,7 @@ export class StoreTrail implements EventSink {
       const last = kept ?? parseAnchors(text ?? '', key, 'skipped')
       if (typeof last === 'string' || !this.#known) return
       if (this.#known.anchor.head.count > last.anchor.head.count)
-        this.#copied = await writeAnchor(home, last, this.#known.anchor)
+        this.#copied = await writeAnchor(home, last, this.#known.anchor, false)
     } catch {
       // The head in the store is authoritative; a copy that cannot be written now is written later.
     } finally {

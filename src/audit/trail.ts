@@ -7,6 +7,7 @@ import type { SigningKey } from './chain.ts'
 import {
   damaged,
   hasLineBeyond,
+  type LastWrite,
   makeDirs,
   moveAside,
   openSettled,
@@ -24,6 +25,7 @@ import { EntryQueue } from './queue.ts'
 const CHECKPOINT_EVERY = 1000
 const SEGMENT_BYTES = 8 * 1024 * 1024
 const LOCK_WAIT_MS = 10_000
+const lastLogWrite: LastWrite = { ms: 0 }
 
 /** Where the log is and how it is written. */
 export type TrailOptions = {
@@ -85,7 +87,10 @@ export class AuditTrail implements EventSink {
   constructor(options: TrailOptions, parts: Parts) {
     this.#options = options
     this.#lock = parts.lock
-    this.#queue = new EntryQueue((take) => inTurn(options.home, () => this.#commit(take())), parts.now)
+    this.#queue = new EntryQueue(
+      (take, isAwaited) => inTurn(options.home, () => this.#commit(take(), isAwaited())),
+      parts.now,
+    )
     this.#rules = {
       key: parts.key,
       checkpointEvery: options.checkpointEvery ?? CHECKPOINT_EVERY,
@@ -113,13 +118,13 @@ export class AuditTrail implements EventSink {
     }
   }
 
-  async #commit(entries: readonly Entry[]): Promise<void> {
+  async #commit(entries: readonly Entry[], isAwaited: boolean): Promise<void> {
     try {
       if ((await acquire(this.#lock, this.#options)) === 'inherited') this.#owing = true
       try {
         const last = this.#settled()
         this.#owing = false
-        await this.#write(last, batchOf(last.anchor, entries, this.#rules))
+        await this.#write(last, batchOf(last.anchor, entries, this.#rules), isAwaited)
       } finally {
         // INVARIANT: bytes beyond the head exist only while the lock does; that is how `verify` distinguishes a crash
         // from a forged record.
@@ -163,22 +168,22 @@ export class AuditTrail implements EventSink {
     return anchored
   }
 
-  async #write(last: Anchored, batch: Batch): Promise<void> {
+  async #write(last: Anchored, batch: Batch, isAwaited: boolean): Promise<void> {
     const { home } = this.#options
     this.#owing = true
-    await this.#writeLog(batch)
+    await this.#writeLog(batch, isAwaited)
     noteLeaves(home, batch.leaves, batch.anchor.head.count)
     // INVARIANT: the head never runs ahead of the log, and no append resolves before the head has moved.
     // If this fails, a repair is still due: the head on disk decides which records stay.
-    this.#known = await writeAnchor(home, last, batch.anchor)
+    this.#known = await writeAnchor(home, last, batch.anchor, isAwaited)
     this.#owing = false
   }
 
-  async #writeLog({ start, bytes, anchor }: Batch): Promise<void> {
+  async #writeLog({ start, bytes, anchor }: Batch, isAwaited: boolean): Promise<void> {
     const { home } = this.#options
     const fd = openSettled(segmentPath(home, anchor.head.segment), start === 0 ? constants.O_CREAT : 0)
     try {
-      await writeSettled(fd, bytes, start)
+      await writeSettled(fd, bytes, start, { last: lastLogWrite, isAwaited })
       if (start === 0) syncDir(pathsOf(home).trail)
     } catch (error) {
       ftruncateSync(fd, start)

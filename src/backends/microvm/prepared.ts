@@ -32,8 +32,9 @@ export type Settings = {
   readonly sabotage?: MachineSabotage | undefined
 }
 
-/** A command that warms up the emulator. */
-const WARMING = ['argv', '/bin/sh', 'argv', '-c', 'argv', 'true']
+/** A command that warms up the emulator, and how oftenit runs: after the second time hardly anything new is translated. */
+const WARMING = ['argv', '/bin/sh', 'argv', '-c', 'argv', 'echo']
+const WARM_UPS = 2
 
 /** A machine with a container that is ready for commands. */
 export class Prepared {
@@ -115,7 +116,8 @@ export class Prepared {
   async sleep(): Promise<void> {
     try {
       const session = await this.transport.session()
-      await session.start({ fields: WARMING, onOutput: () => undefined }).ended
+      for (let run = 0; run < WARM_UPS; run++)
+        await session.start({ fields: WARMING, onOutput: () => undefined }).ended
       await this.machine.pause()
     } catch (error) {
       await this.destroy()

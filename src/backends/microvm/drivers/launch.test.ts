@@ -7,6 +7,7 @@ const launch: MachineLaunch = {
   tscKhz: 2_000_000,
   memory: 'own',
   opensReadOnly: false,
+  relocatesCode: false,
   incoming: false,
 }
 const valuesOf = (args: readonly string[], flag: string): readonly string[] =>
@@ -57,7 +58,12 @@ test('a newer QEMU opens a template read-only by itself', () =>
 
 test('with hardware virtualisation, no shortcut of the emulation is used', () => {
   const line = qemuArguments({ ...launch, accelerator: 'kvm' }).join(' ')
-  expect(line).not.toMatch(/mitigations=off|tsc_early_khz|pit=off/)
+  expect(line).not.toMatch(/mitigations=off|norandmaps|tsc_early_khz|pit=off/)
+})
+
+test('only an emulator that would translate libraries at every address again gets fixed addresses', () => {
+  expect(qemuArguments(launch).join(' ')).toContain('norandmaps')
+  expect(qemuArguments({ ...launch, relocatesCode: true }).join(' ')).not.toContain('norandmaps')
 })
 
 describe('the jail', () => {

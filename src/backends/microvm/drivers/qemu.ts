@@ -94,7 +94,8 @@ export class Qemu implements Driver {
   ): Promise<MachineLaunch> {
     const accelerator = (await this.#accelerators()) ?? 'tcg'
     const version = Number(/version (\d+)/.exec(await this.#versionOf())?.[1] ?? 0)
-    return { accelerator, memoryMb, tscKhz: tscKhz(), memory, opensReadOnly: version >= 9, incoming }
+    const abilities = { opensReadOnly: version >= 9, relocatesCode: version >= 8 }
+    return { accelerator, memoryMb, tscKhz: tscKhz(), memory, ...abilities, incoming }
   }
 
   async boot(spec: MachineSpec): Promise<Machine> {
