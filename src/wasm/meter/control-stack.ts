@@ -62,6 +62,6 @@ export class ControlStack {
 
   /** Fuel that a branch to this label must owe; -1 if it is the first branch and may choose. */
   owedByBranch(index: number): number {
-    return this.kind[index] === LABEL.loop ? 0 : this.owedAtEnd(index)
+    return this.kind[index] === LABEL.loop ? (this.owed[index] as number) : this.owedAtEnd(index)
   }
 }

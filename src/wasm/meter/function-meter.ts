@@ -21,6 +21,9 @@ const NONE: ReadonlySet<number> = new Set()
 const ORDINARY = Uint8Array.from({ length: 256 }, (_, op) => (isOrdinary(op) ? 1 : 0))
 for (const op of [OP.localGet, OP.localSet, OP.localTee, OP.refFunc]) ORDINARY[op] = 2
 
+/** Fuel that may be owed at the start of a loop without being charged there; it delays the end of the run by this amount. */
+const MAX_OWED_AT_LOOP = 64
+
 /** A function to rewrite: its type, whether it takes and returns the meter, and where its code is. */
 export type FunctionSource = {
   readonly type: FunctionType
@@ -350,13 +353,25 @@ export class FunctionMeter {
     }
     this.#loops++
     this.#sync()
-    this.#settleAtLabel(0)
+    const { pending } = this.#fuel
+    const settles = pending > MAX_OWED_AT_LOOP || this.#settled.has(this.#opened + 1)
+    this.#settleAtLabel(settles ? 0 : pending)
     // SECURITY: a branch back has charged only the local, so the global is not current at the start of an iteration.
     this.#fuel.meterAt = METER_AT.local
     this.#push(LABEL.loop)
+    this.#stack.fix(this.#stack.depth - 1, this.#fuel.pending)
+    if (!this.#catches) return
     this.#syncPast()
-    if (this.#catches) this.#fuel.resync()
+    this.#fuel.resync()
     this.#fuel.check(this.#stack.depth)
+  }
+
+  /**
+   * SECURITY: every cycle has a branch back to a loop, which checks the fuel. Exceptions can arrive at a loop without a
+   * branch, so loops of functions that catch them check at their start instead.
+   */
+  #checkBeforeLoop(index: number): void {
+    if (this.#stack.kind[index] === LABEL.loop && !this.#catches) this.#fuel.check(this.#stack.depth)
   }
 
   #if(): void {
@@ -427,6 +442,7 @@ export class FunctionMeter {
     const owed = this.#stack.owedByBranch(index)
     this.#settleAtLabel(owed < 0 ? this.#fuel.pending : owed)
     this.#stack.fix(index, this.#fuel.pending)
+    this.#checkBeforeLoop(index)
   }
 
   /** A return becomes a branch to the end of the body, where the frame is released. */
@@ -458,9 +474,13 @@ export class FunctionMeter {
     this.#settleAtLabel(owed < 0 ? this.#fuel.pending : owed)
     const past = reader.at
     reader.at = targetsAt
+    let loop = -1
     for (let left = count; left > 0; left--) {
-      this.#stack.fix(this.#stack.depth - 1 - reader.u32(), this.#fuel.pending)
+      const target = this.#stack.depth - 1 - reader.u32()
+      this.#stack.fix(target, this.#fuel.pending)
+      if (this.#stack.kind[target] === LABEL.loop) loop = target
     }
+    if (loop >= 0) this.#checkBeforeLoop(loop)
     reader.at = past
     this.#stop()
   }
