@@ -57,6 +57,12 @@ const MB = 1024 * 1024
 /** The agent, and the reaper of the running command. */
 export const AGENT_PROCESSES = 2
 
+/**
+ * PLATFORM: cgroup v1 does not count the buffers of TCP and UDP sockets: a sandbox could hold gigabytes in them. The agent counts
+ * them, and they get a quarter of the memory on top.
+ */
+export const socketMemory = (memoryMb: number): string[] => ['socket-memory', String((memoryMb * MB) / 4)]
+
 /** What differs between containers, gVisor and machines. */
 export type ContainerSide = {
   /** Whether the kernel inside supports seccomp notifications: without them names cannot be protected. */
@@ -65,6 +71,8 @@ export type ContainerSide = {
   readonly sharesFiles?: boolean
   /** Whether the agent must count memory and processes, because no cgroup sees them individually. */
   readonly counts?: boolean
+  /** Whether the agent must count the buffers of sockets, because the cgroup does not. */
+  readonly countsSockets?: boolean
   /** Whether all files are copies, so that a socket in them is nobody's concern. */
   readonly copies?: boolean
   /** Whether creating a process is slow, so that the agent creates the next one in advance. */
@@ -76,7 +84,7 @@ export type ContainerSide = {
 /** The agent's configuration in a container, whose engine creates the mounts and limits memory and processes. */
 export function containerFields(
   plan: Plan,
-  { supervises, sharesFiles, counts, copies, prefork, isolates }: ContainerSide,
+  { supervises, sharesFiles, counts, countsSockets, copies, prefork, isolates }: ContainerSide,
 ): readonly string[] {
   const { diskMb, memoryMb, pids } = plan.limits
   return [
@@ -98,6 +106,10 @@ export function containerFields(
     ...(diskMb === undefined || plan.root ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
     ...(diskMb === undefined || plan.root || !supervises ? [] : ['disk', String(diskMb * MB)]),
     ...(counts && memoryMb !== undefined ? ['memory', String(memoryMb * MB)] : []),
+    // The sockets of the host would count too.
+    ...(countsSockets && memoryMb !== undefined && plan.network.mode !== 'full'
+      ? socketMemory(memoryMb)
+      : []),
     // The rlimit rejects most forks at once; counting finds what slips through between two checks.
     ...(counts && pids !== undefined
       ? ['processes', String(pids), 'rlimit', 'nproc', String(pids + AGENT_PROCESSES)]

@@ -125,6 +125,28 @@ X`,
       succeeded: says('yes'),
     },
     {
+      // Cgroups of version 1 do not count them.
+      name: 'exceed the memory limit with buffers of TCP and UDP',
+      limits: { memoryMb: 100 },
+      script: () => `python3 - <<'X'
+import resource,socket,time
+resource.setrlimit(resource.RLIMIT_NOFILE,(resource.getrlimit(resource.RLIMIT_NOFILE)[1],)*2)
+held=[];total=0
+l=socket.socket(); l.bind(('127.0.0.1',0)); l.listen(64)
+while total<(130<<20) and len(held)<2000:
+  a=socket.create_connection(l.getsockname()); b,_=l.accept(); a.setblocking(False); held+=[a,b]
+  try:
+    while True: total+=a.send(b'x'*65536)
+  except BlockingIOError: pass
+sender=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
+while total<(180<<20) and len(held)<4000:
+  r=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); r.bind(('127.0.0.1',0)); held.append(r)
+  for _ in range(12): total+=sender.sendto(b'x'*8192,r.getsockname())
+time.sleep(1); print('yes' if total>=180<<20 else 'no')
+X`,
+      succeeded: says('yes'),
+    },
+    {
       name: 'exceed the memory limit with a tmpfs',
       limits: { memoryMb: 100 },
       script: () =>

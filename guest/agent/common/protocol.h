@@ -159,6 +159,7 @@ enum { TAR_TYPE_SAME = 'S', TAR_TYPE_UNREAD = 'U', TAR_TYPE_TIME = 'T' };
   ROW("whole-file-system", 0) \
   ROW("memory", 1) /* BYTES */ \
   ROW("memory-shared", 0) \
+  ROW("socket-memory", 1) /* BYTES */ \
   ROW("disk", 1) /* BYTES */ \
   ROW("processes", 1) /* COUNT */ \
   ROW("check-interval", 1) /* MILLISECONDS */

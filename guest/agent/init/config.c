@@ -82,6 +82,7 @@ static void set_option(const char *name, const char *const *arguments) {
   else if (!strcmp(name, "whole-file-system")) options.whole_file_system = limits.shared_tmp = true;
   else if (!strcmp(name, "memory")) limits.memory_bytes = strtoull(arguments[0], NULL, 10);
   else if (!strcmp(name, "memory-shared")) count_shared_memory = true;
+  else if (!strcmp(name, "socket-memory")) limits.socket_bytes = strtoull(arguments[0], NULL, 10);
   else if (!strcmp(name, "disk")) limits.disk_bytes = strtoull(arguments[0], NULL, 10);
   else if (!strcmp(name, "processes")) limits.processes = strtoull(arguments[0], NULL, 10);
   else if (!strcmp(name, "check-interval")) limits.interval_ms = atoi(arguments[0]);

@@ -174,7 +174,7 @@ _Noreturn void serve_unconfined(int config) {
 static _Noreturn void confine_and_serve(int filter) {
   int landlock = landlock_restrict(&options.writable, !options.whole_file_system, has_root_user,
                                    isolator_socket >= 0 ? LANDLOCK_UNSCOPED : LANDLOCK_SCOPED);
-  if (count_shared_memory && !options.shared_network) socket_usage_setup();
+  if ((count_shared_memory || limits.socket_bytes) && !options.shared_network) socket_usage_setup();
   signal(SIGIO, SIG_IGN); /* from a broken file lease (limits/disk_usage.c) */
   seccomp_load(filter);
   int signals = block_sigchld();

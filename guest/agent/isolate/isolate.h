@@ -54,7 +54,7 @@ struct socket_request {
 
 /* What a namespace init measures and PID 1 cannot see. */
 struct isolated_usage {
-  uint64_t memory, disk;
+  uint64_t memory, disk, sockets;
 };
 
 /* session/isolation.c: in PID 1. */

@@ -51,14 +51,14 @@ static void confine(const struct isolated_parts *parts) {
   if (has_root_user) keep_root_capabilities();
   else drop_privileges(user->on_linux);
   landlock_restrict(&options.writable, !options.whole_file_system, has_root_user, LANDLOCK_SCOPED);
-  if (count_shared_memory) socket_usage_setup();
+  if (count_shared_memory || limits.socket_bytes) socket_usage_setup();
   signal(SIGIO, SIG_IGN);
   seccomp_load(parts->filter);
 }
 
 static void report_usage(void) {
   static struct isolated_usage last;
-  struct isolated_usage usage = {shared_memory_usage(), disk_usage()};
+  struct isolated_usage usage = {shared_memory_usage(), disk_usage(), limits.socket_bytes ? socket_usage() : 0};
   if (!memcmp(&usage, &last, sizeof usage)) return;
   last = usage;
   send_message(to_parent, MESSAGE_USAGE, &usage, sizeof usage, -1);

@@ -8,6 +8,7 @@
 /* 0 means unlimited. */
 struct limits {
   uint64_t memory_bytes;
+  uint64_t socket_bytes; /* buffers of sockets, where a cgroup counts all other memory */
   uint64_t disk_bytes;
   uint64_t processes;
   bool shared_tmp; /* /tmp is the host's and does not count */

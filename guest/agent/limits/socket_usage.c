@@ -97,9 +97,9 @@ static bool has_only_listed_sockets(uint64_t listed) {
 /*
  * To list the sockets of TCP, the kernel goes through the table of all connections of the host, which takes a
  * millisecond; most commands have none. SECURITY: the two counts are not taken at the same moment. So they are compared
- * only when there are few sockets, and every tenth measurement lists all.
+ * only when there are few sockets, and every third measurement lists all.
  */
-enum { FEW_SOCKETS = 64, LIST_ALL_EVERY = 10 };
+enum { FEW_SOCKETS = 64, LIST_ALL_EVERY = 3 };
 
 uint64_t socket_usage(void) {
   static unsigned measurement;

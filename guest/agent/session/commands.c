@@ -353,6 +353,7 @@ struct isolated_usage isolated_usage(void) {
   for (struct command *command = commands; command; command = command->next) {
     total.memory += command->usage.memory;
     total.disk += command->usage.disk;
+    total.sockets += command->usage.sockets;
   }
   return total;
 }

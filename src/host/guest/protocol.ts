@@ -241,6 +241,7 @@ export const CONFIG_FIELDS: Readonly<Record<string, number>> = {
   'whole-file-system': 0,
   memory: 1, // BYTES
   'memory-shared': 0,
+  'socket-memory': 1, // BYTES
   disk: 1, // BYTES
   processes: 1, // COUNT
   'check-interval': 1, // MILLISECONDS
