@@ -71,7 +71,8 @@ class Gvisor implements Backend {
 
   async reap(): Promise<void> {
     const runsc = this.#runsc
-    if (runsc) await Runsc.sweep({ runsc, stateDir: this.#parts.stateDir, rootless: caller().uid !== 0 })
+    const { stateDir, agent } = this.#parts
+    if (runsc) await Runsc.sweep({ runsc, agent, stateDir, rootless: caller().uid !== 0 })
   }
 
   async close(): Promise<void> {
@@ -184,10 +185,9 @@ class Gvisor implements Backend {
     const id = `ringfence-${basename(files).toLowerCase()}`
     try {
       if (root.layer !== undefined) noteUse(files, root.layer)
-      const cgroup = rootless ? undefined : `/${id}`
-      const bundle = bundleOf(plan, { agent, files, root, ...user, cgroup })
+      const bundle = bundleOf(plan, { agent, files, root, ...user })
       writeBundle(files, bundle, sabotage?.(bundle.config) ?? bundle.config)
-      const host: RunscHost = { runsc: this.#runsc as string, stateDir, rootless }
+      const host: RunscHost = { runsc: this.#runsc as string, agent, stateDir, rootless }
       return await Runsc.start(host, { id, bundle: files, plan, signal })
     } catch (error) {
       rmSync(files, { recursive: true, force: true })

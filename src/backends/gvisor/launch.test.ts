@@ -12,7 +12,6 @@ const context: BundleContext = {
   },
   uid: 1000,
   gid: 1000,
-  cgroup: '/ringfence-x',
 }
 type Config = {
   readonly process: Record<string, unknown>
@@ -22,7 +21,7 @@ type Config = {
     readonly source: string
     readonly options: readonly string[]
   }[]
-  readonly linux: { readonly namespaces: readonly { type: string }[]; readonly resources?: unknown }
+  readonly linux: { readonly namespaces: readonly { type: string }[] }
 }
 const configOf = (spec: Record<string, unknown>, more: Partial<BundleContext> = {}): Config =>
   bundleOf(planOf({ waive: ['fs.protect'], ...spec }), { ...context, ...more }).config as unknown as Config
@@ -58,13 +57,8 @@ test('grants keep their mode', () => {
   expect(options('/usr/bin/env')).toContain('ro')
 })
 
-test('the memory limit includes gVisor’s own overhead; the agent enforces the exact limit', () =>
-  expect(configOf({ limits: { memoryMb: 100 } }).linux.resources).toEqual({
-    memory: { limit: 196 * 1024 * 1024, swap: 196 * 1024 * 1024 },
-  }))
-
-test('without root there are no cgroups', () =>
-  expect(configOf({ limits: { memoryMb: 100 } }, { cgroup: undefined }).linux.resources).toBeUndefined())
+test('runsc gets no limits: it is started in a cgroup that has them', () =>
+  expect(Object.keys(configOf({ limits: { memoryMb: 100 } }).linux)).toEqual(['namespaces']))
 
 test('each mount has a mount point in the sandbox’s own root', () => {
   const { points, links } = bundleOf(planOf({ waive: ['fs.protect'], workspace: '/var/tmp' }), context)

@@ -1,5 +1,4 @@
 import type { Mount, Plan } from '../../model/plan.ts'
-import { KERNEL_MB } from './own-kernel.ts'
 
 /** Translates a plan to an OCI bundle: `config.json` and the mount points that its root needs. Pure. */
 
@@ -25,7 +24,6 @@ export type BundleContext = {
   readonly root: Root
   readonly uid: number
   readonly gid: number
-  readonly cgroup: string | undefined
 }
 
 type MountPoint = { readonly path: string; readonly kind: 'dir' | 'file' }
@@ -40,7 +38,6 @@ export type Bundle = {
 
 /** Where the agent is in the container. */
 export const AGENT_TARGET = '/.ringfence/agent'
-const MB = 1024 * 1024
 /** gVisor's threads are in them too, and none of them is a process of the sandbox. */
 const NAMESPACES = ['pid', 'network', 'ipc', 'uts', 'mount', 'cgroup']
 
@@ -54,10 +51,7 @@ export function bundleOf(plan: Plan, context: BundleContext): Bundle {
       root: { path: 'root', readonly: true },
       hostname: 'sandbox',
       mounts: mounts.map(({ kind: _, ...mount }) => mount),
-      linux: {
-        namespaces: NAMESPACES.map((type) => ({ type })),
-        ...(context.cgroup === undefined ? {} : { cgroupsPath: context.cgroup, resources: resources(plan) }),
-      },
+      linux: { namespaces: NAMESPACES.map((type) => ({ type })) },
     },
     copies: copiesOf(plan, context),
     points: mounts.map(({ destination, kind }) => ({ path: destination, kind })),
@@ -74,16 +68,6 @@ const processOf = ({ uid, gid }: BundleContext): Record<string, unknown> => ({
   capabilities: { bounding: [], effective: [], inheritable: [], permitted: [], ambient: [] },
   noNewPrivileges: true,
 })
-
-function resources({ limits }: Plan): Record<string, unknown> {
-  const memory = limits.memoryMb === undefined ? undefined : (limits.memoryMb + KERNEL_MB) * MB
-  return {
-    ...(memory === undefined ? {} : { memory: { limit: memory, swap: memory } }),
-    ...(limits.cpus === undefined
-      ? {}
-      : { cpu: { period: 100_000, quota: Math.round(limits.cpus * 100_000) } }),
-  }
-}
 
 type Point = {
   readonly destination: string

@@ -2,8 +2,9 @@ import { existsSync, mkdirSync, readdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { monotonicMs } from '../../host/clock.ts'
 import type { Session } from '../../host/guest/session.ts'
-import { type Cgroup, groupOfProcess } from '../../host/process/cgroup.ts'
+import { Cgroup, cgroupHost } from '../../host/process/cgroup.ts'
 import { type ChannelProcess, startChannelProcess } from '../../host/process/channel-process.ts'
+import { groupName, removeOrphanGroups } from '../../host/process/orphans.ts'
 import { run } from '../../host/process/run.ts'
 import { childrenOf, isAlive, readText } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -16,7 +17,13 @@ import { limitMemory, linkTarget, memoryOf } from './memory-watch.ts'
 import { assertServed, KERNEL_MB } from './own-kernel.ts'
 
 /** The `runsc` program and how it runs. */
-export type RunscHost = { readonly runsc: string; readonly stateDir: string; readonly rootless: boolean }
+export type RunscHost = {
+  readonly runsc: string
+  /** The guest agent, which starts `runsc` in its cgroup. */
+  readonly agent: string
+  readonly stateDir: string
+  readonly rootless: boolean
+}
 
 /** One sandbox of `runsc`. */
 export type RunscSandbox = {
@@ -44,7 +51,7 @@ export class Runsc implements ContainerHandle {
   readonly #sandbox: RunscSandbox
   readonly #memory: MemoryFile
   #companion: ChannelProcess
-  #group: Cgroup | undefined
+  readonly #group: Cgroup | undefined
   /** gVisor's kernel on the host. */
   #boot: number | undefined
   /** Its file server. */
@@ -56,9 +63,10 @@ export class Runsc implements ContainerHandle {
   #changing: Promise<void> | undefined
   #gone: Promise<void> | undefined
 
-  private constructor(host: RunscHost, sandbox: RunscSandbox) {
+  private constructor(host: RunscHost, sandbox: RunscSandbox, group: Cgroup | undefined) {
     this.#host = host
     this.#sandbox = sandbox
+    this.#group = group
     this.#memory = new MemoryFile(join(sandbox.bundle, 'memory'))
     this.#companion = this.#launch('run')
     this.channel = new ResumableChannel(this.#companion.channel)
@@ -68,9 +76,12 @@ export class Runsc implements ContainerHandle {
 
   #launch(verb: 'run' | 'restore', ...options: readonly string[]): ChannelProcess {
     const { bundle, id } = this.#sandbox
+    const { runsc, agent } = this.#host
+    const args = [...flags(this.#host), verb, '--bundle', bundle, ...options, id]
     const companion = startChannelProcess({
-      file: this.#host.runsc,
-      args: [...flags(this.#host), verb, '--bundle', bundle, ...options, id],
+      ...(this.#group
+        ? { file: agent, args: ['run-as', '', '', ...this.#group.dirs, '--', runsc, ...args] }
+        : { file: runsc, args }),
       env: ENV,
       cwd: bundle,
       control: false,
@@ -82,7 +93,15 @@ export class Runsc implements ContainerHandle {
 
   static async start(host: RunscHost, sandbox: RunscSandbox): Promise<Runsc> {
     mkdirSync(rootOf(host), { recursive: true, mode: 0o700 })
-    const runsc = new Runsc(host, sandbox)
+    sweepOnce(host)
+    const group = host.rootless ? undefined : groupFor(sandbox.plan)
+    let runsc: Runsc
+    try {
+      runsc = new Runsc(host, sandbox, group)
+    } catch (error) {
+      await group?.remove()
+      throw error
+    }
     try {
       await runsc.#firstWord()
       runsc.#look(runsc.#companion)
@@ -103,6 +122,7 @@ export class Runsc implements ContainerHandle {
         const args = [...flags(host), 'delete', '--force', found[1] as string]
         await run({ file: host.runsc, args, env: ENV, cwd: '/', control: false }, { wallMs: CALL_MS })
       }
+    if (!host.rootless) removeOrphanGroups(cgroupHost())
   }
 
   /** Waits for the agent's first byte: then the mounts exist, and no guest code runs yet. */
@@ -136,7 +156,8 @@ export class Runsc implements ContainerHandle {
     assertServed(this.#gofer, plan)
     const boot = named('boot')
     this.#boot = boot
-    if (!this.#host.rootless && boot !== undefined) this.#group = groupOfProcess(boot, plan.limits)
+    if (this.#group && (boot === undefined || !this.#group.contains(boot)))
+      throw new SandboxError('launch-failed', 'the kernel of gvisor is not in its cgroup')
     this.#assertLimits()
     this.#limitMemory()
   }
@@ -159,7 +180,7 @@ export class Runsc implements ContainerHandle {
   #assertLimits(): void {
     const { cpus } = this.#sandbox.plan.limits
     if (cpus !== undefined && (this.#group?.unmet({ cpus }) ?? ['cpus']).length > 0)
-      throw new SandboxError('launch-failed', 'runsc does not enforce the CPU limit')
+      throw new SandboxError('launch-failed', 'no cgroup enforces the CPU limit')
   }
 
   get oomKills(): number {
@@ -273,7 +294,7 @@ export class Runsc implements ContainerHandle {
     }
     await drained
     await this.#companion.exited.catch(() => {})
-    // Frees the name and the cgroup for the restored sandbox.
+    // Frees the name for the restored sandbox.
     await this.#call('delete', '--force').catch(() => {})
   }
 
@@ -340,6 +361,7 @@ export class Runsc implements ContainerHandle {
     this.#companion.kill()
     await this.#companion.exited.catch(() => {})
     await this.#call('delete', '--force').catch(() => {})
+    await this.#group?.remove()
     rmSync(this.#sandbox.bundle, { recursive: true, force: true })
   }
 
@@ -375,9 +397,31 @@ const holdsRemoved = (pid: number | undefined): boolean =>
 
 const rootOf = ({ stateDir }: RunscHost): string => join(stateDir, 'run', 'runsc')
 
+const swept = new Set<string>()
+
+/** `runsc` ends with the process that started it, and leaves its state and an empty cgroup then. */
+function sweepOnce(host: RunscHost): void {
+  if (swept.has(host.stateDir)) return
+  swept.add(host.stateDir)
+  void Runsc.sweep(host).catch(() => {})
+}
+
+/**
+ * Limits gVisor's kernel with everything in it; the agent counts memory and processes itself. `runsc` would create a directory
+ * for every controller and move other processes into them, which stops every fork on the host: a quarter of its start.
+ */
+const groupFor = ({ limits: { memoryMb, cpus } }: Plan): Cgroup | undefined =>
+  Cgroup.create(
+    cgroupHost(),
+    groupName(),
+    {
+      ...(memoryMb === undefined ? {} : { memoryMb: memoryMb + KERNEL_MB }),
+      ...(cpus === undefined ? {} : { cpus }),
+    },
+    0,
+  )
+
 const flags = (host: RunscHost): readonly string[] => [
-  '--root',
-  rootOf(host),
-  '--network=none',
-  ...(host.rootless ? ['--rootless', '--ignore-cgroups'] : []),
+  ...['--root', rootOf(host), '--network=none', '--ignore-cgroups'],
+  ...(host.rootless ? ['--rootless'] : []),
 ]

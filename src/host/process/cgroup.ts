@@ -220,6 +220,13 @@ export class Cgroup {
     for (const dir of this.dirs) writeFileSync(join(dir, 'cgroup.procs'), String(pid))
   }
 
+  /** Whether a process is in the group, for every limit of it. */
+  contains(pid: number): boolean {
+    return this.dirs.every((dir) =>
+      readFileSync(join(dir, 'cgroup.procs'), 'utf8').split('\n').includes(String(pid)),
+    )
+  }
+
   /** The number of OOM kills and of rejected forks. */
   counts(): { readonly oomKills: number; readonly pidsRefused: number } {
     const v1 = this.#host.version === 1
