@@ -1,11 +1,13 @@
 import { execFile, spawn } from 'node:child_process'
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { Socket } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { LateStream } from '../../src/host/broker/late-stream.ts'
 import { startChannelProcess } from '../../src/host/process/channel-process.ts'
 import { packageRoot } from '../conformance/world.ts'
-import { countOf, makeTestHost, type TestHost, text, until } from './persistent-sandbox.ts'
+import { countOf, FULL, makeTestHost, sleep, type TestHost, text, until } from './persistent-sandbox.ts'
 
 /** The process that forks launchers for a program that opens more than one sandbox. */
 
@@ -106,6 +108,40 @@ describe('when it is killed', () => {
     await using next = await testHost.open()
     expect((await next.exec(['true'])).outcome).toEqual({ kind: 'exited', code: 0 })
     expect(server()).not.toBe(before)
+  })
+
+  test('while sandboxes start, each of them starts or fails, and none waits for ever', async () => {
+    for (let round = 0; round < (FULL ? 20 : 4); round++) {
+      const starting = Array.from({ length: 12 }, async (_, index) => {
+        await sleep(index * 5)
+        const sandbox = await testHost.open()
+        try {
+          return await sandbox.exec(['true']).catch(() => 'ended')
+        } finally {
+          await sandbox.close()
+        }
+      })
+      for (let kill = 0; kill < 3; kill++) {
+        await sleep(15 + 7 * round)
+        for (const pid of serversOf(process.pid)) process.kill(Number(pid), 'SIGKILL')
+      }
+      await Promise.allSettled(starting)
+    }
+    await using next = await testHost.open()
+    expect((await next.exec(['true'])).outcome).toEqual({ kind: 'exited', code: 0 })
+  }, 60_000)
+})
+
+describe('a stream that is connected late', () => {
+  test('closes when its connection is reset, which has no end', async () => {
+    const stream = new LateStream()
+    const socket = new Socket()
+    stream.attach(socket, Buffer.from('heard'))
+    socket.on('error', () => {})
+    socket.destroy(new Error('reset'))
+    const heard = await stream.toArray()
+    expect(Buffer.concat(heard).toString()).toBe('heard')
+    expect(stream.destroyed).toBe(true)
   })
 })
 

@@ -7,6 +7,7 @@ type Done = (error?: Error | null) => void
 export class LateStream extends Duplex {
   #socket: Socket | undefined
   #waiting: (() => void) | undefined
+  #isOver = false
 
   /** Connects the stream; `first` are bytes that arrived before. */
   attach(socket: Socket, first: Uint8Array): void {
@@ -16,16 +17,10 @@ export class LateStream extends Duplex {
     socket.on('data', (chunk: Uint8Array) => {
       if (!this.push(chunk)) socket.pause()
     })
-    socket.on('end', () => this.push(null))
-    socket.on('close', () => this.#closed())
+    socket.on('end', () => this.#pushEnd())
+    socket.on('close', () => this.conclude())
     this.#waiting?.()
     socket.resume()
-  }
-
-  /** Ends a stream whose bytes were pushed. */
-  conclude(): void {
-    this.push(null)
-    this.#closed()
   }
 
   /** Ends a stream that will never be connected; one that is connected ends with its connection. */
@@ -33,11 +28,17 @@ export class LateStream extends Duplex {
     if (!this.#socket) this.destroy()
   }
 
-  /** What has arrived is still read. */
-  #closed(): void {
+  /** Ends the stream after what has arrived is read: a connection that was reset closes without its end. */
+  conclude(): void {
+    this.#pushEnd()
     if (this.readableEnded) return void this.destroy()
     this.once('end', () => this.destroy())
     if (!this.readableFlowing) this.resume()
+  }
+
+  #pushEnd(): void {
+    if (!this.#isOver) this.push(null)
+    this.#isOver = true
   }
 
   override _read(): void {

@@ -72,9 +72,8 @@ export class RemoteChild extends EventEmitter implements Child {
 
   /** The front has gone, and the kernel kills the process with it; its streams close when nothing of it is left. */
   lost(): void {
-    if (this.#ended) return
     for (const stream of this.stdio) stream?.abandon()
-    this.#end(null, signalName(constants.signals.SIGKILL) as NodeJS.Signals)
+    if (!this.#ended) this.#end(null, signalName(constants.signals.SIGKILL) as NodeJS.Signals)
   }
 
   #end(code: number | null, signal: NodeJS.Signals | null): void {

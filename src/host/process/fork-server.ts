@@ -36,6 +36,7 @@ class ForkServer {
     )
     this.#process.once('exit', () => this.#over((child) => child.lost()))
     this.#requests.on('error', () => {})
+    this.#requests.once('close', () => this.#unreachable())
     this.#requests.on('data', (chunk: Uint8Array) => {
       for (const one of this.#reader.push(chunk)) this.#hear(one)
     })
@@ -106,6 +107,12 @@ class ForkServer {
   #end(): void {
     this.isOver = true
     this.#requests.end()
+  }
+
+  /** It hears nothing any more, also before its exit is known: what comes next is for another one. */
+  #unreachable(): void {
+    this.isOver = true
+    this.#process.kill('SIGKILL')
   }
 
   /** The kernel kills the launchers with their parent. */
