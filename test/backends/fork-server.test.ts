@@ -182,6 +182,18 @@ describe('the process that it works for', () => {
     expect((await promisify(execFile)(process.execPath, [file])).stdout).toBe('done\n')
   })
 
+  test('has no fork server of its worker threads, which would never reap it', async () => {
+    const file = write('worker.mjs', '')
+    const main = `
+      const { Worker } = require('node:worker_threads')
+      new Worker(${JSON.stringify(file)}).once('exit', (code) => {
+        const ended = require('node:child_process').execFileSync('ps', ['-o', 'stat=', '--ppid', String(process.pid)])
+        console.log(code, String(ended).includes('Z'))
+      })`
+    const { stdout } = await promisify(execFile)(process.execPath, ['-e', main])
+    expect(stdout).toBe('0 false\n')
+  })
+
   test('takes the fork server and every sandbox with it when it is killed', async () => {
     const file = write(
       'killed.mjs',

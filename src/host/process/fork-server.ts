@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
+import { isMainThread } from 'node:worker_threads'
 import { LateStream } from '../broker/late-stream.ts'
 import { RemoteChild } from '../broker/remote-child.ts'
 import { type Frame, FrameReader, fieldsOf, frame, numberFrame } from '../guest/frames.ts'
@@ -131,9 +132,10 @@ const started = new Set<string>()
 /**
  * Starts a launcher by the fork server; undefined if it has to be started as a child of this process: a program that opens a single
  * sandbox would only wait for one process more.
+ * PLATFORM: Node never reaps a child that outlives the worker thread that started it, so worker threads do without.
  */
 export function startByForkServer(launch: Launch, onTunnel: OnTunnel): Child | undefined {
-  if (!launch.isLauncher || sizeOf(launch) > MAX_LAUNCH) return undefined
+  if (!launch.isLauncher || !isMainThread || sizeOf(launch) > MAX_LAUNCH) return undefined
   const { file } = launch
   if (!started.has(file)) return void started.add(file)
   let server = servers.get(file)
