@@ -28,27 +28,39 @@ export function openSqlite(file: string, sync: Sync = promisify(fdatasync)): Eng
   chmodSync(file, 0o600)
   const writer = connect(file)
   const reader = connect(file)
-  const sweeper = startSweeper(file)
   const log = new WriteAheadLog(file, sync)
+  const sweeper = new Sweeper(file)
   const tx: Tx = { run: async (sql, params = []) => writer.run(sql, params) }
   return {
     kind: 'sqlite',
-    read: async (sql, params = []) => reader.run(sql, params),
+    async read(sql, params = []) {
+      const rows = reader.run(sql, params)
+      await log.synced
+      return rows
+    },
     async begin(first) {
-      if (log.isLong) await log.startAgain(sweeper.sweep)
+      log.assertIntact()
+      if (log.isLong) await log.startAgain(() => sweeper.catchUp())
       await untilFree(() => writer.run('BEGIN IMMEDIATE', []))
       if (first) first.check(writer.run(first.sql, []))
       return tx
     },
     async commit() {
       writer.run('COMMIT', [])
-      await log.sync()
+      sweeper.committed()
+      try {
+        await log.sync()
+      } catch (error) {
+        await sweeper.stop()
+        throw error
+      }
     },
     rollback: async () => void writer.run('ROLLBACK', []),
     async close() {
       await sweeper.stop()
       // PLATFORM: libsql closes the files only when its objects are collected; until then everything must be in the main file.
       try {
+        log.assertIntact()
         writer.run('PRAGMA wal_checkpoint(TRUNCATE)', [])
       } catch {}
       log.close()
@@ -67,13 +79,15 @@ type Sync = (fd: number) => Promise<void>
 /**
  * The file that SQLite appends commits to. We sync it ourselves, so that the event loop goes on meanwhile, and without the
  * file's times, which SQLite syncs too.
- * INVARIANT: nobody is told of a commit before its sync, so what was acknowledged survives a power loss.
+ * INVARIANT: nobody is told of a commit before its sync, nor reads it before, so what was acknowledged survives a power loss.
  */
 class WriteAheadLog {
   readonly #fd: number
   readonly #sync: Sync
   #failure: Error | undefined
   #commits = 0
+  /** The sync that is running, or the last one. */
+  synced: Promise<void> = Promise.resolve()
 
   constructor(database: string, sync: Sync) {
     this.#fd = openSync(`${database}-wal`, 'r+')
@@ -93,22 +107,26 @@ class WriteAheadLog {
     await checkpoint()
   }
 
-  /** After a failure the kernel may have dropped what it could not write, and would report the next sync as a success. */
   async sync(): Promise<void> {
     this.#commits++
-    if (!this.#failure)
-      await this.#sync(this.#fd).catch((error: Error) => {
-        this.#failure = error
-      })
-    if (this.#failure)
-      throw new SandboxError(
-        'store-unwritable',
-        `the disk did not store a commit: ${this.#failure.message}`,
-        {
-          hint: 'check the disk, then restart',
-          cause: this.#failure,
-        },
-      )
+    const running = this.#sync(this.#fd).catch((error: Error) => {
+      this.#failure = error
+    })
+    this.synced = running
+    await running
+    this.assertIntact()
+  }
+
+  /**
+   * Throws after a failed sync, for ever: the kernel may have dropped what it could not write, and would report the next sync as a
+   * success. The next start reads the log up to the first damaged page.
+   */
+  assertIntact(): void {
+    if (!this.#failure) return
+    throw new SandboxError('store-unwritable', `the disk did not store a commit: ${this.#failure.message}`, {
+      hint: 'check the disk, then restart',
+      cause: this.#failure,
+    })
   }
 
   close(): void {
@@ -116,58 +134,85 @@ class WriteAheadLog {
   }
 }
 
-/**
- * Checkpoints the write-ahead log in a thread of its own: that takes several syncs, which must not block the event loop.
- * It never blocks a writer.
- */
-const SWEEPER = `'use strict'
+const CHECKPOINTS = `'use strict'
 const { parentPort, workerData } = require('node:worker_threads')
 const Database = require('node:module').createRequire(workerData.from)('libsql')
 const database = new Database(workerData.file)
-const sweep = () => {
-  try { database.prepare('PRAGMA wal_checkpoint(PASSIVE)').all() } catch {}
-}
-const timer = setInterval(sweep, workerData.everyMs)
 parentPort.on('message', (message) => {
   if (message === 'sweep') {
-    sweep()
+    try { database.prepare('PRAGMA wal_checkpoint(PASSIVE)').all() } catch {}
     parentPort.postMessage('swept')
     return
   }
-  clearInterval(timer)
   database.close()
   parentPort.close()
 })
 `
 const SWEEP_MS = 500
 
-type Sweeper = {
-  /** Resolves after a checkpoint, or when the thread is gone. */
-  readonly sweep: () => Promise<void>
-  readonly stop: () => Promise<void>
-}
+/**
+ * Checkpoints the write-ahead log in a thread of its own: that takes several syncs, which must not block the event loop.
+ * It never blocks a writer.
+ * PLATFORM: SQLite before 3.51.3 loses commits if a checkpoint of a log that is already copied begins while a commit starts the log
+ * again (its "WAL-reset bug"). So one begins only if there was a commit after the last one's end, or while no commit can begin.
+ */
+class Sweeper {
+  readonly #worker: Worker
+  readonly #gone: Promise<void>
+  readonly #timer: NodeJS.Timeout
+  #isOver = false
+  #hasNew = false
+  #running: Promise<void> | undefined
 
-function startSweeper(file: string): Sweeper {
-  const workerData = { file, from: import.meta.url, everyMs: SWEEP_MS }
-  const worker = new Worker(SWEEPER, { eval: true, workerData })
-  // Without the thread the write-ahead log only grows until the next start.
-  worker.on('error', () => {})
-  const gone = new Promise<void>((resolve) => worker.once('exit', () => resolve()))
-  worker.unref()
-  const ask = (message: 'sweep' | 'stop', answer: Promise<void>): Promise<void> => {
-    worker.ref()
-    worker.postMessage(message)
-    return Promise.race([answer, gone])
-  }
-  const swept = (): Promise<void> =>
-    new Promise((resolve) => {
-      worker.once('message', () => {
-        worker.unref()
+  constructor(file: string) {
+    this.#worker = new Worker(CHECKPOINTS, { eval: true, workerData: { file, from: import.meta.url } })
+    // Without the thread the write-ahead log only grows until the next start.
+    this.#worker.on('error', () => {})
+    this.#gone = new Promise((resolve) =>
+      this.#worker.once('exit', () => {
+        this.#isOver = true
         resolve()
-      })
-    })
-  // INVARIANT: the thread is asked to stop, never terminated: libsql crashes the whole process if it is interrupted.
-  return { sweep: () => ask('sweep', swept()), stop: () => ask('stop', gone) }
+      }),
+    )
+    this.#worker.unref()
+    this.#timer = setInterval(() => {
+      if (this.#hasNew && !this.#running) void this.#sweep()
+    }, SWEEP_MS).unref()
+  }
+
+  /** INVARIANT: is told of each commit before a checkpoint could have seen it. */
+  committed(): void {
+    this.#hasNew = true
+  }
+
+  /** Checkpoints everything that is committed; the caller sees to it that no commit begins before the end. */
+  async catchUp(): Promise<void> {
+    await this.#running
+    await this.#sweep()
+  }
+
+  /** INVARIANT: the thread is asked to stop, never terminated: libsql crashes the whole process if it is interrupted. */
+  async stop(): Promise<void> {
+    clearInterval(this.#timer)
+    await this.#running
+    if (this.#isOver) return
+    this.#isOver = true
+    this.#worker.ref()
+    this.#worker.postMessage('stop')
+    await this.#gone
+  }
+
+  async #sweep(): Promise<void> {
+    if (this.#isOver) return
+    const swept = new Promise<void>((resolve) => this.#worker.once('message', () => resolve()))
+    this.#worker.ref()
+    this.#worker.postMessage('sweep')
+    this.#running = Promise.race([swept, this.#gone])
+    await this.#running
+    this.#worker.unref()
+    this.#running = undefined
+    this.#hasNew = false
+  }
 }
 
 function connect(file: string) {
