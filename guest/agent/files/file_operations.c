@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 #include <sys/inotify.h>
-#include <sys/sendfile.h>
 
 /* The file operations of files.h, except for tar. The host's half is src/backends/guest-files.ts. */
 
@@ -39,26 +38,6 @@ void write_output(const void *data, size_t length) {
 }
 
 static char chunk[CHUNK];
-enum { PAGES = 1 << 20 };
-
-/*
- * The kernel moves the bytes between a file and our pipe, without a copy through this process. PLATFORM: not on every file system
- * and not in gVisor; the loops below do what it leaves.
- */
-static void send_pages(int file, off_t *offset, long long *left) {
-  while (*left > 0) {
-    ssize_t sent = sendfile(1, file, offset, *left < PAGES ? (size_t)*left : PAGES);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return;
-    *left -= sent;
-  }
-}
-
-static void take_pages(int file) {
-  ssize_t taken;
-  do taken = splice(0, NULL, file, NULL, PAGES, 0);
-  while (taken > 0 || (taken < 0 && errno == EINTR));
-}
 
 static int read_file(char **argv) {
   int fd = open(argv[1], O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -68,7 +47,6 @@ static int read_file(char **argv) {
   if (!S_ISREG(stat.st_mode)) errno = EINVAL, fail(argv[1]);
   off_t offset = (off_t)strtoll(argv[2], NULL, 10);
   long long left = argv[3][0] ? strtoll(argv[3], NULL, 10) : LLONG_MAX;
-  send_pages(fd, &offset, &left);
   while (left > 0) {
     ssize_t got = pread(fd, chunk, left < CHUNK ? (size_t)left : CHUNK, offset);
     if (got < 0 && errno == EINTR) continue;
@@ -109,7 +87,6 @@ static int write_file(char **argv) {
   if (fd < 0 || fstat(fd, &stat)) fail(argv[1]);
   if (!S_ISREG(stat.st_mode)) errno = EINVAL, fail(argv[1]);
   if (!replace_attributes(fd, argv[2])) fail(argv[1]);
-  take_pages(fd);
   for (ssize_t got; (got = read_input()) > 0;)
     for (ssize_t done = 0; done < got;) {
       ssize_t written = write(fd, chunk + done, (size_t)(got - done));
