@@ -64,6 +64,11 @@ static void refuse(uint32_t id, int reason) {
   send_frame(FRAME_REFUSED, id, text, strlen(text));
 }
 
+/* Until a new launcher has its own process group, there is only the process itself. */
+static void signal_group(pid_t leader, int number) {
+  if (kill(-leader, number)) kill(leader, number);
+}
+
 /* Frees a launcher of which nothing is left. */
 static void forget_if_over(struct launcher *launcher) {
   if (launcher->pid || launcher->errors.fd >= 0 || launcher->handover.fd >= 0) return;
@@ -83,8 +88,9 @@ static bool deliver(uint32_t id, pid_t pid, int fd, bool is_listener) {
     deliveries = more;
     delivery_room = room;
   }
-  int length = snprintf(text, sizeof text, "\"cmd\":\"NODE_HANDLE\",\"type\":\"%s\",\"msg\":{\"id\":%u,\"pid\":%d}}\n",
-                        is_listener ? "net.Native" : "net.Socket", id, pid);
+  int length = snprintf(text, sizeof text,
+                        "\"cmd\":\"NODE_HANDLE\",\"type\":\"%s\",\"msg\":{\"id\":%u,\"pid\":%d,\"isListener\":%s}}\n",
+                        is_listener ? "net.Native" : "net.Socket", id, pid, is_listener ? "true" : "false");
   if (!send_message(NODE_FD, '{', text, (size_t)length, fd)) return false;
   deliveries[delivery_count++] = (struct delivery){id, is_listener};
   return true;
@@ -110,7 +116,7 @@ static void settle_delivery(bool was_received) {
     if (launcher->handover.fd >= 0) answer_handover(launcher, was_received);
   } else if (!was_received) {
     refuse(launcher->id, EMFILE);
-    if (launcher->pid) kill(-launcher->pid, SIGKILL);
+    if (launcher->pid) signal_group(launcher->pid, SIGKILL);
   }
 }
 
@@ -246,7 +252,7 @@ static int start_launcher(struct launcher *launcher, struct request *request) {
   }
   if (!reason && !deliver(launcher->id, launcher->pid, channels.control[0], false)) {
     reason = errno;
-    kill(-launcher->pid, SIGKILL);
+    signal_group(launcher->pid, SIGKILL);
   }
   if (reason) {
     close_pair(channels.errors);
@@ -296,7 +302,8 @@ static void start(uint32_t id, char *payload, size_t length) {
 static void handle_request(enum frame_type type, uint32_t id, char *payload, size_t length) {
   if (type == FRAME_COMMAND) return start(id, payload, length);
   struct launcher *launcher = find_launcher(id);
-  if (type == FRAME_SIGNAL && launcher && launcher->pid) kill(-launcher->pid, (int)payload_number(payload, length));
+  if (type == FRAME_SIGNAL && launcher && launcher->pid)
+    signal_group(launcher->pid, (int)payload_number(payload, length));
 }
 
 static void ignore_room(void) {}

@@ -13,7 +13,7 @@ const MAX_LAUNCH = 1024 * 1024
 const [STDERR, CONTROL] = [2, 3]
 const NOTHING = new Uint8Array()
 
-type Message = { readonly id: number; readonly pid: number }
+type Message = { readonly id: number; readonly pid: number; readonly isListener: boolean }
 
 /**
  * Starts launchers by a small process of ours (guest/agent/launch/fork_server.c): a fork of Node takes milliseconds, in which it
@@ -61,10 +61,14 @@ class ForkServer {
     return child
   }
 
-  /** The first descriptor of a launcher is its control channel, the second the listening socket of its proxy. */
-  #receive({ id, pid }: Message, handle: unknown): void {
+  /** A launcher's control channel, or the listening socket of its proxy: without a free descriptor, either can be lost. */
+  #receive({ id, pid, isListener }: Message, handle: unknown): void {
     const child = this.#children.get(id)
-    if (child?.pid !== undefined) return void child.emit('message', 'proxy', handle)
+    if (isListener) {
+      if (child) child.emit('message', 'proxy', handle)
+      else (handle as { close(): void }).close()
+      return
+    }
     const socket = handle as Socket
     socket.on('error', () => {})
     if (!child) return void socket.destroy()
