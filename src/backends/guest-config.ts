@@ -58,10 +58,13 @@ const MB = 1024 * 1024
 export const AGENT_PROCESSES = 2
 
 /**
- * PLATFORM: cgroup v1 does not count the buffers of TCP and UDP sockets: a sandbox could hold gigabytes in them. The agent counts
- * them, and they get a quarter of the memory on top.
+ * PLATFORM: cgroup v1 has a separate limit for the buffers of TCP and UDP sockets, which no container engine sets any more: a sandbox
+ * could hold gigabytes in them. The agent counts them, with those of the host's proxy, and they are on top of the memory.
  */
-export const socketMemory = (memoryMb: number): string[] => ['socket-memory', String((memoryMb * MB) / 4)]
+const socketMemory = (memoryMb: number): string[] => [
+  'socket-memory',
+  String(Math.max(64, memoryMb / 4) * MB),
+]
 
 /** What differs between containers, gVisor and machines. */
 export type ContainerSide = {

@@ -233,11 +233,7 @@ class Bubblewrap implements Backend, Wrapper {
       waitForGo,
       cgroups: group?.dirs ?? [],
       bootId: randomUUID(),
-      agentHolds: {
-        memory: this.#agentHolds(plan, 'memoryMb'),
-        sockets: !this.#agentHolds(plan, 'memoryMb') && this.#cgroupHost.version === 1,
-        pids: this.#agentHolds(plan, 'pids'),
-      },
+      agentHolds: { memory: this.#agentHolds(plan, 'memoryMb'), pids: this.#agentHolds(plan, 'pids') },
     }
     const vector = launchVector(plan, command, context)
     return this.#parts.sabotage?.(vector) ?? vector

@@ -58,7 +58,7 @@ const CONTEXT: LaunchContext = {
   gid: 1001,
   control: 3,
   cgroups: [],
-  agentHolds: { memory: false, sockets: false, pids: false },
+  agentHolds: { memory: false, pids: false },
   waitForGo: false,
 }
 const ROOT = { uid: 0, gid: 0 }
@@ -439,12 +439,12 @@ describe('protection', () => {
 })
 
 describe('limits', () => {
-  const held = { memory: true, sockets: false, pids: true }
-  const none = { memory: false, sockets: false, pids: false }
+  const held = { memory: true, pids: true }
+  const none = { memory: false, pids: false }
   const fieldsOf = (limits: object, context: Partial<LaunchContext>): string[] =>
     launch({ workspace: W, limits }, context)
       .fields.filter(([name]) =>
-        ['rlimit', 'memory', 'socket-memory', 'disk', 'processes', 'check-interval'].includes(name as string),
+        ['rlimit', 'memory', 'disk', 'processes', 'check-interval'].includes(name as string),
       )
       .map((field) => field.join(' '))
 
@@ -454,12 +454,6 @@ describe('limits', () => {
       { memoryMb: 64, pids: 9 },
       { agentHolds: none },
       ['rlimit core 0', 'check-interval 25'],
-    ],
-    [
-      'enforced by a cgroup that does not count sockets',
-      { memoryMb: 64, pids: 9 },
-      { agentHolds: { memory: false, sockets: true, pids: false } },
-      ['rlimit core 0', 'socket-memory 16777216', 'check-interval 25'],
     ],
     [
       'enforced by the agent',
@@ -483,7 +477,7 @@ describe('limits', () => {
     [
       'memory enforced by the agent, processes by a cgroup',
       { memoryMb: 64, pids: 9 },
-      { agentHolds: { memory: true, sockets: false, pids: false } },
+      { agentHolds: { memory: true, pids: false } },
       ['rlimit core 0', 'rlimit data 67108864', 'memory 67108864', 'check-interval 25'],
     ],
     [

@@ -3,14 +3,7 @@ import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/files/path.ts'
 import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
-import {
-  isOffline,
-  protectionFields,
-  socketFields,
-  socketMemory,
-  watched,
-  writableTargets,
-} from '../guest-config.ts'
+import { isOffline, protectionFields, socketFields, watched, writableTargets } from '../guest-config.ts'
 import { isIsolated } from '../isolated-command.ts'
 import { RUN_BYTES, rootOperations } from '../writable-root.ts'
 
@@ -58,7 +51,7 @@ export type LaunchContext = {
   /** What a sandbox with a home of its own takes for the id of its boot; it differs after each start. */
   readonly bootId?: string
   /** Limits that the agent must enforce because no cgroup does. */
-  readonly agentHolds: { readonly memory: boolean; readonly sockets: boolean; readonly pids: boolean }
+  readonly agentHolds: { readonly memory: boolean; readonly pids: boolean }
 }
 
 const arg = (...values: readonly string[]): string[] => values.flatMap((value) => ['arg', value])
@@ -370,7 +363,6 @@ function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
     ...(memoryMb !== undefined && agentHolds.memory
       ? ['rlimit', 'data', String(memoryMb * MB), 'memory', String(memoryMb * MB), 'memory-shared']
       : []),
-    ...(memoryMb !== undefined && agentHolds.sockets ? socketMemory(memoryMb) : []),
     // The size of its own disk limits a sandbox that has one.
     ...(diskMb !== undefined && !plan.root
       ? ['rlimit', 'fsize', String(diskMb * MB), 'disk', String(diskMb * MB)]

@@ -53,6 +53,7 @@ const ACTIONS: Readonly<Record<number, string>> = {
   2147483648: 'kill',
   [0x00050000 | 1]: 'EPERM',
   [0x00050000 | 38]: 'ENOSYS',
+  [0x00050000 | 93]: 'EPROTONOSUPPORT',
   [0x00050000 | 97]: 'EAFNOSUPPORT',
 }
 
@@ -233,6 +234,12 @@ describe.each(ARCHES)('the filter for %s', (arch) => {
     ['AF_UNIX', 1, 0, 'allow'],
     ['AF_INET', 2, 0, 'allow'],
     ['AF_INET6', 10, 0, 'allow'],
+    ['AF_INET, TCP', 2, 6, 'allow'],
+    ['AF_INET, UDP', 2, 17, 'allow'],
+    ['AF_INET6, ICMPv6', 10, 58, 'allow'],
+    ['AF_INET, MPTCP', 2, 262, 'EPROTONOSUPPORT'],
+    ['AF_INET6, UDP-Lite', 10, 136, 'EPROTONOSUPPORT'],
+    ['AF_INET, SCTP', 2, 132, 'EPROTONOSUPPORT'],
     ['AF_NETLINK, routes', 16, 0, 'allow'],
     ['AF_NETLINK, netfilter', 16, 12, 'EAFNOSUPPORT'],
     ['AF_NETLINK, audit', 16, 9, 'EAFNOSUPPORT'],

@@ -90,11 +90,14 @@ const AF_INET = 2
 const AF_INET6 = 10
 const AF_NETLINK = 16
 const NETLINK_ROUTE = 0
+/** The default of the type, ICMP, TCP, UDP, ICMPv6. */
+const INTERNET_PROTOCOLS = [0, 1, 6, 17, 58]
 const TIOCSTI = 0x5412
 const TIOCLINUX = 0x541c
 
 const EPERM = 1
 const ENOSYS = 38
+const EPROTONOSUPPORT = 93
 const EAFNOSUPPORT = 97
 
 const AUDIT_ARCH: Readonly<Record<Arch, number>> = { x64: 0xc000003e, arm64: 0xc00000b7 }
@@ -140,7 +143,15 @@ const whenBits = (mask: number, action: number): readonly Instruction[] => [
 function socketRules(): readonly Instruction[] {
   return [
     load(argument(0)),
-    ...[AF_UNIX, AF_INET, AF_INET6].flatMap((family) => when(family, [answer(ALLOW)])),
+    ...when(AF_UNIX, [answer(ALLOW)]),
+    // Few programs use other protocols (MPTCP, SCTP, UDP-Lite) or miss them; their buffers are in no table that the agent could count.
+    ...[AF_INET, AF_INET6].flatMap((family) =>
+      when(family, [
+        load(argument(2)),
+        ...INTERNET_PROTOCOLS.flatMap((protocol) => when(protocol, [answer(ALLOW)])),
+        answer(fail(EPROTONOSUPPORT)),
+      ]),
+    ),
     // Programs list their network interfaces with it; the other protocols expose much more of the kernel.
     ...when(AF_NETLINK, [
       load(argument(2)),

@@ -170,7 +170,12 @@ const writtenBy = (host: CgroupHost, limits: Limits): Record<string, string> => 
 describe('the limits in the kernel’s format', () => {
   test.each<[string, 1 | 2, Limits, Record<string, string>]>([
     ['memory', 2, { memoryMb: 64 }, { 'memory.max': '67108864' }],
-    ['memory', 1, { memoryMb: 64 }, { 'memory.limit_in_bytes': '67108864' }],
+    [
+      'memory',
+      1,
+      { memoryMb: 64 },
+      { 'memory.limit_in_bytes': '67108864', 'memory.kmem.tcp.limit_in_bytes': '16777216' },
+    ],
     ['1.5 CPUs', 2, { cpus: 1.5 }, { 'cpu.max': '150000 100000' }],
     ['1.5 CPUs', 1, { cpus: 1.5 }, { 'cpu.cfs_period_us': '100000', 'cpu.cfs_quota_us': '150000' }],
     ['the kernel’s minimum', 2, { cpus: 0.01 }, { 'cpu.max': '1000 100000' }],

@@ -300,6 +300,8 @@ function setMemory(host: CgroupHost, dir: string, bytes: number): void {
     put(join(dir, 'memory.limit_in_bytes'), String(bytes))
     const both = join(dir, 'memory.memsw.limit_in_bytes')
     if (existsSync(both)) put(both, String(bytes))
+    // Version 1 counts the buffers of sockets separately, not only those of TCP; they are on top of the memory.
+    put(join(dir, 'memory.kmem.tcp.limit_in_bytes'), String(bytes / 4))
     return
   }
   put(join(dir, 'memory.max'), String(bytes))
