@@ -184,7 +184,10 @@ describe('compiling', () => {
       const own = new WasmRunner({ threads: 1 })
       const worst = looping(999, 2)
       const result = await new WasmSandbox({ runner: own, fuel: MUCH, epochDeadline: 20 }).run(worst)
-      expect(result).toMatchObject({ error: { code: 'timeout' } })
+      // A fast machine uses up the fuel before the deadline.
+      expect(result).toMatchObject({
+        error: { code: expect.stringMatching(/^(timeout|resource-exhausted)$/) },
+      })
       const { user, system } = process.cpuUsage()
       await sleep(3000)
       const after = process.cpuUsage({ user, system })

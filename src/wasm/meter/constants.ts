@@ -2,15 +2,19 @@ import { SandboxError } from '../../model/errors.ts'
 import { ByteReader } from './bytes.ts'
 import { skipBulkImmediates, skipGcImmediates, skipImmediates, skipSimdImmediates } from './immediates.ts'
 import { GC, OP } from './opcodes.ts'
-import { isReference, OBJECT_BYTES, type TypeShape, valueType } from './types.ts'
+import { isReference, isTyped, OBJECT_BYTES, type TypeShape, valueType } from './types.ts'
 
 /** Constant expressions: the initial values of globals, tables and element segments, which run before the meter is set. */
 
-/** The types of the module, and what to do with each function that a constant refers to and each global with a reference. */
+/**
+ * The types of the module, and what to do with each function that a constant refers to, each global with a reference, and each
+ * segment whose elements have one type of function.
+ */
 export type ConstantsOf = {
   readonly types: readonly TypeShape[]
   readonly onFunction: (index: number) => void
   readonly onReferenceGlobal: () => void
+  readonly onTypedSegment: () => void
 }
 
 /**
@@ -115,8 +119,8 @@ function elementSegment(reader: ByteReader, of: ConstantsOf): number {
   if (isActive) bytes += skipConstantExpression(reader, of)
   const expressions = (flags & FLAG.expressions) !== 0
   if ((flags & (FLAG.passive | FLAG.explicit)) !== 0) {
-    if (expressions) valueType(reader)
-    else reader.at++
+    if (!expressions) reader.at++
+    else if (isTyped(valueType(reader))) of.onTypedSegment()
   }
   for (let left = reader.count(); left > 0; left--) {
     if (expressions) bytes += skipConstantExpression(reader, of)

@@ -1,3 +1,5 @@
+import type { FuelEmitter } from './fuel-emitter.ts'
+
 /** The kind of block that a label belongs to. */
 export const LABEL = { function: 0, block: 1, loop: 2, if: 3, else: 4, try: 5, tryTable: 6 } as const
 
@@ -15,12 +17,14 @@ export class ControlStack {
   owedAtEntry = new Int32Array(64)
   /** Where the meter's value is held at the start of the block. */
   meterAtEntry = new Uint8Array(64)
+  /** `checkedAt` of the fuel at the start of the block: a path to its end may pass none of the checks inside. */
+  checkedAtEntry = new Int32Array(64)
 
   reset(): void {
     this.depth = 0
   }
 
-  push(kind: number, live: boolean, owed: number, meterAt: number): void {
+  push(kind: number, live: boolean, owed: number, { meterAt, checkedAt }: FuelEmitter): void {
     const index = this.depth++
     if (index === this.kind.length) this.#grow()
     this.kind[index] = kind
@@ -29,6 +33,7 @@ export class ControlStack {
     this.owed[index] = 0
     this.owedAtEntry[index] = owed
     this.meterAtEntry[index] = meterAt
+    this.checkedAtEntry[index] = checkedAt
   }
 
   #grow(): void {
@@ -43,6 +48,7 @@ export class ControlStack {
     this.owed = doubled(this.owed, new Int32Array(size))
     this.owedAtEntry = doubled(this.owedAtEntry, new Int32Array(size))
     this.meterAtEntry = doubled(this.meterAtEntry, new Uint8Array(size))
+    this.checkedAtEntry = doubled(this.checkedAtEntry, new Int32Array(size))
   }
 
   /** Fixes the fuel owed at a label, for every branch to it. */

@@ -6,6 +6,7 @@ import {
   type FunctionType,
   functionTypeAt,
   isReference,
+  isTyped,
   readTypes,
   type TypeShape,
   valueType,
@@ -93,6 +94,8 @@ export type ModuleShape = {
   readonly references: ReadonlySet<number>
   /** Whether a global, imported or not, holds a reference. */
   readonly referenceGlobals: boolean
+  /** Whether the elements of a table or segment have one type of function. */
+  readonly typedTables: boolean
 }
 
 /** The number of imports of a kind. */
@@ -113,11 +116,15 @@ export function decodeModule(bytes: Uint8Array): ModuleShape {
   const types = within(SECTION.type, readTypes) ?? []
   const references = new Set<number>()
   let referenceGlobals = false
+  let typedSegments = false
   const constants: ConstantsOf = {
     types,
     onFunction: (index) => references.add(index),
     onReferenceGlobal: () => {
       referenceGlobals = true
+    },
+    onTypedSegment: () => {
+      typedSegments = true
     },
   }
   const imports = vector(SECTION.import, (reader) => importOf(reader, constants))
@@ -139,6 +146,7 @@ export function decodeModule(bytes: Uint8Array): ModuleShape {
     initialObjects: types.every((type) => 'params' in type) ? undefined : objects,
     references,
     referenceGlobals,
+    typedTables: typedSegments || tables.some(({ type }) => isTyped(bytes[type.start] as number)),
   }
 }
 

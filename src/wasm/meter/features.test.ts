@@ -143,6 +143,44 @@ describe.runIf(wasmEngine().validate(AT_BLOCK))('try_table handlers', () => {
   })
 })
 
+/** `run` calls function 0, which has this body, ten times. */
+function called(
+  body: readonly number[],
+  call = [0x10, 0, 0x1a],
+  tables: number[] = [],
+  elements: number[] = [],
+): Uint8Array {
+  const bodies = [body, Array.from({ length: 10 }, () => call).flat()].map((one) => [0, ...one, 0x0b])
+  const code = [2, ...bodies.flatMap((one) => [...number(one.length), ...one])]
+  return Uint8Array.from([
+    ...HEADER,
+    ...section(1, [2, 0x60, 0, 1, 0x7f, 0x60, 0, 0]),
+    ...section(3, [2, 0, 1]),
+    ...tables,
+    ...section(7, [1, 3, 0x72, 0x75, 0x6e, 0, 1]),
+    ...elements,
+    ...[10, ...number(code.length), ...code],
+  ])
+}
+
+describe.runIf(wasmEngine().validate(AT_BLOCK))('typed tables and code that is never reached', () => {
+  it('a try_table behind a return does not make a function free', async () => {
+    const work = [0x41, 0, ...Array.from({ length: 90 }, () => 0x45), 0x0f]
+    const { fuel } = await new WasmSandbox().run(called([...work, 0x1f, 0x40, 0, 0x0b, 0x00]))
+    expect(fuel).toBeGreaterThan(900)
+  })
+
+  it.each<[string, number[], number[]]>([
+    ['a table with an initial value', [1, 0x40, 0, 0x63, 0, 0, 1, 0xd2, 0, 0x0b], [0]],
+    ['a segment', [1, 0x63, 0, 0, 1], [1, 6, 0, 0x41, 0, 0x0b, 0x63, 0, 1, 0xd2, 0, 0x0b]],
+  ])('functions can be called through %s of their type', async (_, table, segments) => {
+    const call = [0x41, 0, 0x11, 0, 0, 0x1a]
+    const bytes = called([0x41, 7], call, section(4, table), section(9, segments))
+    expect(wasmEngine().validate(bytes)).toBe(true)
+    expect(await new WasmSandbox().run(bytes)).toMatchObject({ ok: null })
+  })
+})
+
 it('a damaged module is refused at once, whatever lengths it claims', () => {
   const huge = [0xff, 0xff, 0xff, 0xff, 0x0f]
   for (const id of [1, 2, 3, 4, 5, 6, 7, 9, 10]) {

@@ -36,6 +36,9 @@ export const MAX_DEFERRED_FUEL = 64
 /** Extra cost of instructions that take V8 far longer than one unit of fuel accounts for (measured in ns per unit). */
 export const WORK_COST = { throw: 1024, grow: 256, tableElement: 15 } as const
 
+/** Fuel that a called function may use without a check. */
+export const LEAF_FUEL = 512
+
 /** The locals of the meter in one function. */
 export type MeterLocals = {
   /** Whether the function takes the meter's value as its last parameter and returns it as its last result. */
@@ -50,6 +53,9 @@ export class FuelEmitter {
   readonly code = new ByteWriter()
   /** Fuel used since the last charge. */
   pending = 0
+  /** All fuel of the code so far, with what the called functions may use without a check, and how much it was at the last check. */
+  spent = 0
+  checkedAt = 0
   meterAt: number = METER_AT.local
   charges = 0
   calls = 0
@@ -80,6 +86,8 @@ export class FuelEmitter {
     this.#scratchLocal = scratchLocal
     // Wasmtime charges one unit for entering a function.
     this.pending = 1
+    this.spent = 0
+    this.checkedAt = 0
     this.meterAt = METER_AT.local
     this.charges = 0
     this.calls = 0
@@ -112,6 +120,7 @@ export class FuelEmitter {
   settle(owed: number, location: number = METER_AT.local): void {
     const charge = this.pending - owed
     this.pending = owed
+    this.spent += Math.max(0, charge)
     if (charge === 0 && this.meterAt & location) return
     this.charges++
     this.#load()
@@ -124,9 +133,14 @@ export class FuelEmitter {
     this.meterAt = charge === 0 ? METER_AT.local | METER_AT.global : location
   }
 
+  #called(): void {
+    this.calls++
+    this.spent += LEAF_FUEL
+  }
+
   /** Before a call; after it the global is current and the local is stale. */
   beforeCall(): void {
-    this.calls++
+    this.#called()
     if (!(this.meterAt & METER_AT.global) || this.pending > this.maxDeferred) this.settle(0, METER_AT.global)
     this.meterAt = METER_AT.global
   }
@@ -136,10 +150,11 @@ export class FuelEmitter {
    * the frame released, and `afterPassedCall` takes it from the results.
    */
   beforePassedCall(): void {
-    this.calls++
+    this.#called()
     this.#load()
     this.constant(this.pending * FUEL_UNIT + 1)
     this.code.u8(OP.i64Sub)
+    this.spent += this.pending
     this.pending = 0
   }
 
@@ -158,7 +173,7 @@ export class FuelEmitter {
 
   /** Before a tail call: releases the frame first. */
   beforeTailCall(): void {
-    this.calls++
+    this.#called()
     this.leave()
   }
 
@@ -185,8 +200,14 @@ export class FuelEmitter {
     this.#with(OP.brIf, depth)
   }
 
+  /** Fuel that the code may use between the last check on the way here and this point. */
+  get unchecked(): number {
+    return this.spent + this.pending - this.checkedAt
+  }
+
   /** Ends the run if the fuel is used up. Requires that nothing is pending and the local is current. */
   check(depth: number): void {
+    this.checkedAt = this.spent
     this.#with(OP.localGet, this.#fuelLocal)
     this.#jumpIfNegative(depth)
   }

@@ -1,5 +1,5 @@
 import { ByteReader, ByteWriter } from './bytes.ts'
-import type { FuelEmitter } from './fuel-emitter.ts'
+import { type FuelEmitter, LEAF_FUEL } from './fuel-emitter.ts'
 import { OP } from './opcodes.ts'
 import type { Passing } from './passing.ts'
 import { type FunctionType, type TypeShape, valueType } from './types.ts'
@@ -28,6 +28,8 @@ export type BodyShape = {
   readonly type: FunctionType
   /** Whether the meter's value is a parameter and a result. */
   readonly passed: boolean
+  /** Whether code outside of the module may call it while its meter is empty. */
+  readonly isShared: boolean
   /** Whether any branch targets the end of the function. */
   readonly wrapped: boolean
   readonly loops: number
@@ -38,8 +40,8 @@ export type BodyShape = {
   readonly end: number
 }
 
-/** Short functions without loops and calls are charged once; they can exceed the budget by at most this amount. */
-const LEAF_BYTES = 512
+/** Short functions without loops and calls are charged once; each call can exceed the budget by at most this amount. */
+const LEAF_BYTES = LEAF_FUEL
 
 const I32 = 0x7f
 const I64 = 0x7e
@@ -52,7 +54,12 @@ export function writeFunction(
   out: ByteWriter,
 ): void {
   const leaf =
-    !fuel.needsFrame && fuel.calls === 0 && body.loops === 0 && body.end - body.bodyAt <= LEAF_BYTES
+    !fuel.needsFrame &&
+    !body.caught &&
+    !body.isShared &&
+    fuel.calls === 0 &&
+    body.loops === 0 &&
+    body.end - body.bodyAt <= LEAF_BYTES
   const head = leaf ? frameLeaf(context, fuel, body) : frameFull(context, fuel, body)
   fuel.code.u8(OP.end)
   out.u32(head.length + fuel.code.length)

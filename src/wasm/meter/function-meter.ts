@@ -24,10 +24,17 @@ for (const op of [OP.localGet, OP.localSet, OP.localTee, OP.refFunc]) ORDINARY[o
 /** Fuel that may be owed at the start of a loop without being charged there; it delays the end of the run by this amount. */
 const MAX_OWED_AT_LOOP = 64
 
+/**
+ * Fuel that code without a check may use, with a short function for each call: after a recursion, every frame goes on from its call
+ * without passing a check of its own.
+ */
+const MAX_UNCHECKED = 16_384
+
 /** A function to rewrite: its type, whether it takes and returns the meter, and where its code is. */
 export type FunctionSource = {
   readonly type: FunctionType
   readonly passed: boolean
+  readonly isShared: boolean
   readonly start: number
   readonly end: number
 }
@@ -142,6 +149,7 @@ export class FunctionMeter {
   #step(): void {
     const reader = this.#reader
     this.#opAt = reader.at
+    if (this.#live && this.#fuel.unchecked > MAX_UNCHECKED) this.#checkHere()
     const op = reader.u8()
     skipImmediates(reader, op)
     const ordinary = ORDINARY[op]
@@ -159,6 +167,12 @@ export class FunctionMeter {
       skipSimdImmediates(reader)
       if (this.#live) this.#fuel.pending += 1
     } else this.#control(op)
+  }
+
+  #checkHere(): void {
+    this.#sync()
+    this.#fuel.settle(0)
+    this.#fuel.check(this.#stack.depth)
   }
 
   /** A number of the current instruction, which the reader has already passed; 0 is the one after the opcode's first byte. */
@@ -342,7 +356,7 @@ export class FunctionMeter {
   }
 
   #open(kind: number, owed: number): void {
-    this.#stack.push(kind, this.#live, owed, this.#fuel.meterAt)
+    this.#stack.push(kind, this.#live, owed, this.#fuel)
     if (this.#settled.has(++this.#opened)) this.#stack.fix(this.#stack.depth - 1, 0)
   }
 
@@ -395,6 +409,7 @@ export class FunctionMeter {
     this.#live = stack.live[index] === 1
     this.#fuel.pending = this.#live ? (stack.owedAtEntry[index] as number) : 0
     this.#fuel.meterAt = stack.meterAtEntry[index] as number
+    this.#fuel.checkedAt = stack.checkedAtEntry[index] as number
   }
 
   #end(): void {
@@ -420,6 +435,7 @@ export class FunctionMeter {
       fuel.meterAt = METER_AT.local
     }
     stack.depth--
+    fuel.checkedAt = stack.checkedAtEntry[index] as number
     // Code after a block counts as live if the block's start was, even if unreachable: no code is left unmetered.
     this.#live = stack.live[index] === 1
     if (!this.#live) fuel.pending = 0
@@ -502,6 +518,7 @@ export class FunctionMeter {
     }
     const index = this.#stack.depth - 1
     this.#live = this.#stack.live[index] === 1
+    fuel.checkedAt = this.#stack.checkedAtEntry[index] as number
     fuel.pending = 0
     fuel.meterAt = METER_AT.local
     if (op === OP.delegate) this.#stack.depth--

@@ -452,6 +452,57 @@ describe('calls through a table', () => {
   })
 })
 
+describe('code between two checks', () => {
+  const WORK: Code = Array.from({ length: 200 }, () => op.i32Eqz)
+  const leaf: FunctionSpec = { params: [I32], results: [I32], body: [op.get(0), ...WORK] }
+  const deeper: Code = [op.get(0), [0x04, 0x40], op.get(0), op.i32(1), op.i32Sub, op.call(1), op.end]
+
+  it.each<[string, Code]>([
+    ['many calls', Array.from({ length: 500 }, () => [op.i32(0), op.call(2), op.drop]).flat()],
+    ['many instructions', [op.i32(0), ...Array.from({ length: 100_000 }, () => op.i32Eqz), op.drop]],
+    [
+      'checks that other paths pass',
+      Array.from({ length: 500 }, () => [
+        ...[op.i32(0), op.call(2), op.drop],
+        ...[op.i32(0), [0x04, 0x40], op.loop, op.i32(0), op.brIf(0), op.end, op.end],
+      ]).flat(),
+    ],
+  ])('%s after a recursion cannot use much more than the fuel', (_, tail) => {
+    const functions = [{ params: [I32], body: [...deeper, ...tail] }, leaf]
+    const { did, left } = metered(plain([op.i32(1000), op.call(1)], { functions })).run(20_000)
+    expect(did).toBe('fuel')
+    expect(left).toBeGreaterThan(-20_000)
+  })
+
+  it('a function in a shared table does not run while its own module has no fuel', () => {
+    const spec = { table: { min: 1 }, elements: [1], functions: [{ results: [I32], body: [op.i32(7)] }] }
+    const shared = plain([], { ...spec, extraExports: [{ name: 'table', kind: 1, index: 0 }] })
+    const { exports } = metered(shared)
+    const meter = exports[METER_EXPORTS.meter] as WasmGlobal
+    const found = (exports.table as { get(index: number): WasmFunction }).get(0)
+    meter.value = 0n
+    expect(() => found()).toThrow('unreachable')
+    meter.value = meterWord(100, 10)
+    expect(found()).toBe(7)
+  })
+
+  it('a module with its own budget has spent what it used before a trap', () => {
+    const trap: Code = [op.i32(1), op.i32(0), [0x6d], op.drop]
+    const functions = [leaf]
+    const bytes = plain([op.i32(0), op.call(1), op.drop, ...trap], { functions })
+    const { exports } = metered(bytes, { initial: { fuel: 1000, frames: 10 } })
+    expect(() => (exports.run as WasmFunction)()).toThrow('divide by zero')
+    expect(readMeter((exports[METER_EXPORTS.meter] as WasmGlobal).value).fuel).toBeLessThan(800)
+  })
+
+  it('types with as many values as an engine allows can be called through a table', () => {
+    const params = Array.from({ length: 1000 }, () => I32)
+    const call: Code = [...params.map(() => op.i32(0)), op.i32(0), [0x11, 1, 0]]
+    const spec = { table: { min: 1 }, elements: [1], functions: [{ params, body: [] }] }
+    expect(metered(plain(call, spec)).run(10_000).did).toBe('returned')
+  })
+})
+
 describe('memory and table limits', () => {
   it('memory grows to the limit and not beyond', () => {
     const grow = (pages: number): Uint8Array =>

@@ -9,7 +9,7 @@ export { METER_EXPORTS } from './rewrite.ts'
 export { MAX_FRAMES }
 
 /** Part of every cache key, so that modules rewritten by an older version are not reused. */
-export const METER_VERSION = 5
+export const METER_VERSION = 6
 
 /** Larger modules are refused: compiling them would be a denial of service. */
 export const MAX_MODULE_BYTES = 16 * 1024 * 1024

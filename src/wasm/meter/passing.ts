@@ -49,13 +49,14 @@ function canPass({ types }: ModuleShape, type: number): boolean {
 
 /** Whether only calls of the module itself can reach what is in its tables. */
 function hasOwnTables(shape: ModuleShape, passes: (index: number) => boolean): boolean {
-  const { imports, exports, tables, types, references, referenceGlobals } = shape
+  const { imports, exports, tables, types, references, referenceGlobals, typedTables } = shape
   return (
     !referenceGlobals &&
+    !typedTables &&
     !imports.some(({ kind }) => kind === 'table') &&
     !exports.some(({ kind }) => kind === 'table') &&
     tables.every(({ wide }) => !wide) &&
-    types.every((type) => 'params' in type && type.plain) &&
+    types.every((type, index) => 'params' in type && type.plain && canPass(shape, index)) &&
     [...references].every(passes)
   )
 }

@@ -317,7 +317,9 @@ const wideOf = ({ imports, memories, tables }: ModuleShape, kind: 'memory' | 'ta
 
 /** Fuel may be owed across calls unless a function catches exceptions, which is known only after reading all bodies. */
 function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
-  let how: CallRules = { ride: MAX_DEFERRED_FUEL, passing: 'all', keepsExceptions: false }
+  // Another host may call a module again after a trap, so the meter must be in its global by then.
+  const passing = job.initial === 'host' ? 'all' : 'none'
+  let how: CallRules = { ride: MAX_DEFERRED_FUEL, passing, keepsExceptions: false }
   for (let attempts = 5; attempts > 0; attempts--) {
     const code = yield* rewriteBodies(job, how)
     if ('bodies' in code) return code
@@ -374,7 +376,8 @@ function* rewriteBodies(job: Rewrite, rules: CallRules): Generator<void, Code | 
     const type = typeAt(typeIndex)
     const passed = passing.passes[index] === 1
     functions.u32(passed ? types.passing(type) : typeIndex)
-    meter.rewrite({ type, passed, start: reader.at, end: reader.at + size }, bodies)
+    const isShared = !passed && shape.references.has(imported + index)
+    meter.rewrite({ type, passed, isShared, start: reader.at, end: reader.at + size }, bodies)
     const next = stricter(rules, meter)
     if (next) return next
     compileWork += meter.loops ** 2

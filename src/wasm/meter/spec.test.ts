@@ -21,6 +21,9 @@ const LARGER_HERE: ReadonlySet<string> = new Set([
   'ref_as_non_null.json',
 ])
 
+/** Calls of functions that a module left in a table of another one before its start failed: it never got any fuel. */
+const WITHOUT_FUEL: ReadonlySet<string> = new Set(['linking.json 116', 'linking.json 119', 'linking0.json 5'])
+
 const isLarger = (name: string, fuel: number | undefined, figure: number): boolean =>
   LARGER_HERE.has(name) && fuel !== undefined && fuel > figure
 
@@ -50,7 +53,9 @@ describe.skipIf(!present)(`spec tests${why}`, () => {
           problems.push(`${name} ${index}: ${after?.fuel} instead of ${figure}`)
         if (!isRun || !after || after.did.startsWith(REFUSED)) continue
         compared++
-        if (before.did !== after.did) problems.push(`${name} ${index}: ${before.did} became ${after.did}`)
+        if (before.did === after.did) continue
+        if (WITHOUT_FUEL.has(`${name} ${index}`)) expect(after.did).toContain('unreachable')
+        else problems.push(`${name} ${index}: ${before.did} became ${after.did}`)
       }
     }
     expect(problems).toEqual([])

@@ -46,6 +46,9 @@ export function valueType(reader: ByteReader): number {
 /** Whether a value type, given by its first byte, is a reference. */
 export const isReference = (code: number): boolean => code < 0x7b
 
+/** Whether it, given by its first byte, is a reference to values of one type of the module. */
+export const isTyped = (code: number): boolean => code === REF || code === REF_NULL
+
 /** Prefixes of heap types that belong to features that are refused: exact types and shared types. */
 const REFUSED_HEAP_TYPES: ReadonlySet<number> = new Set([0x62, 0x65])
 
