@@ -3,7 +3,7 @@ import { createSandbox } from './create.ts'
 import { listAll, listPage } from './listing.ts'
 import { defaultHosts, headersOf, hostsOf, networkUpdateShape, upstreamOf } from './network.ts'
 import { logsOf, metricsOf } from './observe.ts'
-import { aliveOf, bodyOf, nothing, type RestCall, type RestRoute } from './rest.ts'
+import { aliveOf, bodyOf, nothing, type RestCall, type RestRoute, whileAlive } from './rest.ts'
 import { connectShape, createShape, pauseShape, refreshShape, timeoutShape, withoutNulls } from './shapes.ts'
 import { accessOf, detailOf, type E2bOptions, networkOptions, OPTIONS, optionsOf, specOf } from './views.ts'
 
@@ -22,43 +22,37 @@ async function connect(call: RestCall): Promise<Response> {
   const { surface, principal, host } = call
   const { supervisor } = surface.parts
   const { timeout } = await bodyOf(call, connectShape)
-  const seen = await aliveOf(call)
-  const slept = await supervisor.resumeIfPaused(principal, seen.id).catch(async (error) => {
-    // It may have ended since it was seen alive; then that is the answer.
-    await aliveOf(call)
-    throw error
+  return whileAlive(call, async ({ id }) => {
+    const slept = await supervisor.resumeIfPaused(principal, id)
+    if (timeout !== undefined) await supervisor.setTimeout(principal, id, Math.max(1, timeout * 1000), true)
+    const now = await supervisor.get(principal, id)
+    return Response.json(accessOf(surface, principal, now, host), { status: slept ? 201 : 200 })
   })
-  if (timeout !== undefined)
-    await supervisor.setTimeout(principal, seen.id, Math.max(1, timeout * 1000), true)
-  const now = await supervisor.get(principal, seen.id)
-  return Response.json(accessOf(surface, principal, now, host), { status: slept ? 201 : 200 })
 }
 
 async function kill(call: RestCall): Promise<Response> {
-  const { id } = await aliveOf(call)
-  await call.surface.parts.supervisor.stop(call.principal, id)
+  await whileAlive(call, ({ id }) => call.surface.parts.supervisor.stop(call.principal, id))
   return nothing()
 }
 
 async function setTimeout(call: RestCall): Promise<Response> {
   const { timeout = 0 } = await bodyOf(call, timeoutShape)
-  const { id } = await aliveOf(call)
   // Zero means at once to E2B's clients, and never to us.
-  await call.surface.parts.supervisor.setTimeout(call.principal, id, Math.max(1, timeout * 1000))
+  const ms = Math.max(1, timeout * 1000)
+  await whileAlive(call, ({ id }) => call.surface.parts.supervisor.setTimeout(call.principal, id, ms))
   return nothing()
 }
 
 async function refresh(call: RestCall): Promise<Response> {
   const { duration = 15 } = await bodyOf(call, refreshShape)
-  const { id } = await aliveOf(call)
-  await call.surface.parts.supervisor.setTimeout(call.principal, id, Math.max(1, duration * 1000), true)
+  const ms = Math.max(1, duration * 1000)
+  await whileAlive(call, ({ id }) => call.surface.parts.supervisor.setTimeout(call.principal, id, ms, true))
   return nothing()
 }
 
 async function pause(call: RestCall): Promise<Response> {
   const { memory } = await bodyOf(call, pauseShape)
-  const { id } = await aliveOf(call)
-  await call.surface.parts.supervisor.pause(call.principal, id, memory ?? true)
+  await whileAlive(call, ({ id }) => call.surface.parts.supervisor.pause(call.principal, id, memory ?? true))
   return nothing()
 }
 

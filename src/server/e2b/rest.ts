@@ -65,3 +65,17 @@ export async function aliveOf({
     throw new SandboxError('sandbox-not-found', `there is no sandbox \`${(params.id ?? '').slice(0, 64)}\``)
   return { ...seen, id }
 }
+
+/** Does something with such a sandbox. If it ends meanwhile, whatever failed because of that, it was not found. */
+export async function whileAlive<T>(
+  call: RestCall,
+  work: (seen: SandboxView & { readonly id: string }) => Promise<T>,
+): Promise<T> {
+  const seen = await aliveOf(call)
+  try {
+    return await work(seen)
+  } catch (error) {
+    await aliveOf(call)
+    throw error
+  }
+}
