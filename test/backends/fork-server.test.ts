@@ -1,5 +1,5 @@
 import { execFile, spawn } from 'node:child_process'
-import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 import { Socket } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
@@ -72,6 +72,26 @@ describe('sandboxes that the fork server starts', () => {
     expect(text(stdout)).toMatch(/^0\n1\n2\n3\n/)
     expect(text(stdout)).not.toMatch(/^4$|FORK_SERVER_TEST|NODE_CHANNEL|RINGFENCE_LAUNCH/m)
     delete process.env.FORK_SERVER_TEST
+  })
+
+  test('have control channels that our process reads without waiting', async () => {
+    const O_NONBLOCK = 0o4000
+    const flagsOf = (fd: string): number =>
+      Number.parseInt(/flags:\s+(\d+)/.exec(readFileSync(`/proc/self/fdinfo/${fd}`, 'utf8'))?.[1] ?? '', 8)
+    const sockets = (): string[] =>
+      readdirSync('/proc/self/fd').filter((fd) => {
+        try {
+          return readlinkSync(`/proc/self/fd/${fd}`).startsWith('socket:')
+        } catch {
+          return false
+        }
+      })
+    const before = sockets()
+    await using sandbox = await testHost.open()
+    await sandbox.exec(['true'])
+    const added = sockets().filter((fd) => !before.includes(fd))
+    expect(added).not.toEqual([])
+    for (const fd of added) expect(flagsOf(fd) & O_NONBLOCK).toBe(O_NONBLOCK)
   })
 
   test('have no blocked signal, and ignore only the one that the agent ignores', async () => {
