@@ -236,8 +236,7 @@ static bool open_channels(struct channels *channels, bool hands_over) {
   *channels = (struct channels){{-1, -1}, {-1, -1}, {-1, -1}};
   return !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channels->control) &&
          /* PLATFORM: Node takes every descriptor that it receives for a non-blocking one, and would wait in `read`. */
-         !fcntl(channels->control[0], F_SETFL, O_NONBLOCK) &&
-         !pipe2(channels->errors, O_CLOEXEC) &&
+         !fcntl(channels->control[0], F_SETFL, O_NONBLOCK) && !pipe2(channels->errors, O_CLOEXEC) &&
          (!hands_over || !socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channels->handover));
 }
 
