@@ -17,14 +17,15 @@ export class ControlStack {
   owedAtEntry = new Int32Array(64)
   /** Where the meter's value is held at the start of the block. */
   meterAtEntry = new Uint8Array(64)
-  /** `checkedAt` of the fuel at the start of the block: a path to its end may pass none of the checks inside. */
-  checkedAtEntry = new Int32Array(64)
+  /** Fuel charged but not checked at the start of the block, and the most that is used but not checked at a branch to this label. */
+  chargedAtEntry = new Int32Array(64)
+  unchecked = new Int32Array(64)
 
   reset(): void {
     this.depth = 0
   }
 
-  push(kind: number, live: boolean, owed: number, { meterAt, checkedAt }: FuelEmitter): void {
+  push(kind: number, live: boolean, owed: number, { meterAt, charged }: FuelEmitter): void {
     const index = this.depth++
     if (index === this.kind.length) this.#grow()
     this.kind[index] = kind
@@ -33,7 +34,8 @@ export class ControlStack {
     this.owed[index] = 0
     this.owedAtEntry[index] = owed
     this.meterAtEntry[index] = meterAt
-    this.checkedAtEntry[index] = checkedAt
+    this.chargedAtEntry[index] = charged
+    this.unchecked[index] = 0
   }
 
   #grow(): void {
@@ -48,13 +50,29 @@ export class ControlStack {
     this.owed = doubled(this.owed, new Int32Array(size))
     this.owedAtEntry = doubled(this.owedAtEntry, new Int32Array(size))
     this.meterAtEntry = doubled(this.meterAtEntry, new Uint8Array(size))
-    this.checkedAtEntry = doubled(this.checkedAtEntry, new Int32Array(size))
+    this.chargedAtEntry = doubled(this.chargedAtEntry, new Int32Array(size))
+    this.unchecked = doubled(this.unchecked, new Int32Array(size))
   }
 
   /** Fixes the fuel owed at a label, for every branch to it. */
   fix(index: number, owed: number): void {
     this.fixed[index] = 1
     this.owed[index] = owed
+  }
+
+  /** A branch leads to this label; one back to a loop is checked. */
+  reach(index: number, unchecked: number): void {
+    if (this.kind[index] === LABEL.loop) return
+    this.unchecked[index] = Math.max(this.unchecked[index] as number, unchecked)
+  }
+
+  /** The most that is used but not checked at the end of a block; the path through an `if` without `else` is one to it. */
+  uncheckedAtEnd(index: number): number {
+    const skipped =
+      this.kind[index] === LABEL.if
+        ? (this.chargedAtEntry[index] as number) + (this.owedAtEntry[index] as number)
+        : 0
+    return Math.max(skipped, this.unchecked[index] as number)
   }
 
   /** Fuel that must be owed at the end of a block because other paths reach it with that amount; -1 if there are none. */

@@ -53,9 +53,8 @@ export class FuelEmitter {
   readonly code = new ByteWriter()
   /** Fuel used since the last charge. */
   pending = 0
-  /** All fuel of the code so far, with what the called functions may use without a check, and how much it was at the last check. */
-  spent = 0
-  checkedAt = 0
+  /** Fuel charged since the last check, on the longest path to here, with what the called functions may use without a check. */
+  charged = 0
   meterAt: number = METER_AT.local
   charges = 0
   calls = 0
@@ -86,8 +85,7 @@ export class FuelEmitter {
     this.#scratchLocal = scratchLocal
     // Wasmtime charges one unit for entering a function.
     this.pending = 1
-    this.spent = 0
-    this.checkedAt = 0
+    this.charged = 0
     this.meterAt = METER_AT.local
     this.charges = 0
     this.calls = 0
@@ -120,7 +118,7 @@ export class FuelEmitter {
   settle(owed: number, location: number = METER_AT.local): void {
     const charge = this.pending - owed
     this.pending = owed
-    this.spent += Math.max(0, charge)
+    this.charged += Math.max(0, charge)
     if (charge === 0 && this.meterAt & location) return
     this.charges++
     this.#load()
@@ -135,7 +133,7 @@ export class FuelEmitter {
 
   #called(): void {
     this.calls++
-    this.spent += LEAF_FUEL
+    this.charged += LEAF_FUEL
   }
 
   /** Before a call; after it the global is current and the local is stale. */
@@ -154,7 +152,7 @@ export class FuelEmitter {
     this.#load()
     this.constant(this.pending * FUEL_UNIT + 1)
     this.code.u8(OP.i64Sub)
-    this.spent += this.pending
+    this.charged += this.pending
     this.pending = 0
   }
 
@@ -200,14 +198,14 @@ export class FuelEmitter {
     this.#with(OP.brIf, depth)
   }
 
-  /** Fuel that the code may use between the last check on the way here and this point. */
+  /** Fuel that may be used between the last check and here. */
   get unchecked(): number {
-    return this.spent + this.pending - this.checkedAt
+    return this.charged + this.pending
   }
 
   /** Ends the run if the fuel is used up. Requires that nothing is pending and the local is current. */
   check(depth: number): void {
-    this.checkedAt = this.spent
+    this.charged = 0
     this.#with(OP.localGet, this.#fuelLocal)
     this.#jumpIfNegative(depth)
   }

@@ -401,6 +401,7 @@ export class FunctionMeter {
     const stack = this.#stack
     const index = stack.depth - 1
     if (this.#live) {
+      stack.reach(index, this.#fuel.unchecked)
       this.#sync()
       this.#settleAtLabel(stack.fixed[index] ? (stack.owed[index] as number) : this.#fuel.pending)
       stack.fix(index, this.#fuel.pending)
@@ -409,7 +410,7 @@ export class FunctionMeter {
     this.#live = stack.live[index] === 1
     this.#fuel.pending = this.#live ? (stack.owedAtEntry[index] as number) : 0
     this.#fuel.meterAt = stack.meterAtEntry[index] as number
-    this.#fuel.checkedAt = stack.checkedAtEntry[index] as number
+    this.#fuel.charged = stack.chargedAtEntry[index] as number
   }
 
   #end(): void {
@@ -422,6 +423,7 @@ export class FunctionMeter {
       return
     }
     const isLoop = stack.kind[index] === LABEL.loop
+    const unchecked = Math.max(stack.uncheckedAtEnd(index), this.#live ? fuel.unchecked : 0)
     const owed = this.#catches && !isLoop ? 0 : stack.owedAtEnd(index)
     if (owed >= 0) {
       if (this.#live) {
@@ -435,11 +437,11 @@ export class FunctionMeter {
       fuel.meterAt = METER_AT.local
     }
     stack.depth--
-    fuel.checkedAt = stack.checkedAtEntry[index] as number
     // Code after a block counts as live if the block's start was, even if unreachable: no code is left unmetered.
     this.#live = stack.live[index] === 1
     if (!this.#live) fuel.pending = 0
     else if (this.#catches && !isLoop) this.#resyncPast()
+    fuel.charged = Math.max(0, unchecked - fuel.pending)
   }
 
   /** Charges before a path joins others at a label. */
@@ -458,6 +460,7 @@ export class FunctionMeter {
     const owed = this.#stack.owedByBranch(index)
     this.#settleAtLabel(owed < 0 ? this.#fuel.pending : owed)
     this.#stack.fix(index, this.#fuel.pending)
+    this.#stack.reach(index, this.#fuel.unchecked)
     this.#checkBeforeLoop(index)
   }
 
@@ -494,6 +497,7 @@ export class FunctionMeter {
     for (let left = count; left > 0; left--) {
       const target = this.#stack.depth - 1 - reader.u32()
       this.#stack.fix(target, this.#fuel.pending)
+      this.#stack.reach(target, this.#fuel.unchecked)
       if (this.#stack.kind[target] === LABEL.loop) loop = target
     }
     if (loop >= 0) this.#checkBeforeLoop(loop)
@@ -517,8 +521,9 @@ export class FunctionMeter {
       return
     }
     const index = this.#stack.depth - 1
+    this.#stack.reach(index, MAX_UNCHECKED + 1)
     this.#live = this.#stack.live[index] === 1
-    fuel.checkedAt = this.#stack.checkedAtEntry[index] as number
+    fuel.charged = MAX_UNCHECKED + 1
     fuel.pending = 0
     fuel.meterAt = METER_AT.local
     if (op === OP.delegate) this.#stack.depth--
@@ -542,7 +547,9 @@ export class FunctionMeter {
       const hasTag = reader.u8() < 2
       if (hasTag) reader.skipNumber()
       const target = this.#stack.depth - 1 - reader.u32()
-      if (this.#live) this.#stack.fix(target, 0)
+      if (!this.#live) continue
+      this.#stack.fix(target, 0)
+      this.#stack.reach(target, MAX_UNCHECKED + 1)
     }
     if (this.#live) {
       this.#fuel.pending += 1
