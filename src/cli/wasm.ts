@@ -84,10 +84,6 @@ function meter(bytes: Uint8Array, out: string, values: Values, { fuel, memoryMb,
     throw new SandboxError('unsupported', 'a component is metered when it runs, not in advance', {
       hint: '`ringfence wasm run` runs it; `wasm meter` takes a core module',
     })
-  if (isComponent(bytes))
-    throw new SandboxError('unsupported', 'a component is metered when it runs, not in advance', {
-      hint: '`ringfence wasm run` runs it; `wasm meter` takes a core module',
-    })
   const metered = meterModule(bytes, { memoryMb, initial: { fuel, frames: stack } })
   writeFileSync(out, metered.bytes)
   const facts = { bytes: bytes.length, metered_bytes: metered.bytes.length, fuel, memory_mb: memoryMb, stack }

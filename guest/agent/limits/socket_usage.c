@@ -17,6 +17,7 @@ static int diag_socket = -1, sockstat_file = -1;
 
 void socket_usage_setup(void) {
   diag_socket = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+  if (diag_socket < 0 && limits.socket_bytes) die("cannot count the buffers of sockets: %s", strerror(errno));
   sockstat_file = open("/proc/self/net/sockstat", O_RDONLY | O_CLOEXEC);
 }
 
