@@ -58,13 +58,15 @@ const MB = 1024 * 1024
 export const AGENT_PROCESSES = 2
 
 /**
- * PLATFORM: cgroup v1 has a separate limit for the buffers of TCP and UDP sockets, which no container engine sets any more: a sandbox
- * could hold gigabytes in them. The agent counts them, with those of the host's proxy, and they are on top of the memory.
+ * PLATFORM: no cgroup counts all buffers of sockets: version 1 has a separate limit, which no container engine sets any more, and
+ * neither version counts connections that nobody accepts, or netlink. So the agent counts them, with those of the host's proxy, and
+ * they are on top of the memory. In a network namespace of the host, the sockets of the host would count too.
  */
-const socketMemory = (memoryMb: number): string[] => [
-  'socket-memory',
-  String(Math.max(64, memoryMb / 4) * MB),
-]
+export const socketMemory = (plan: Plan, share: number): readonly string[] => {
+  const { memoryMb } = plan.limits
+  if (memoryMb === undefined || plan.network.mode === 'full') return []
+  return ['socket-memory', String(Math.floor(Math.max(64, memoryMb * share) * MB))]
+}
 
 /** What differs between containers, gVisor and machines. */
 export type ContainerSide = {
@@ -74,7 +76,7 @@ export type ContainerSide = {
   readonly sharesFiles?: boolean
   /** Whether the agent must count memory and processes, because no cgroup sees them individually. */
   readonly counts?: boolean
-  /** Whether the agent must count the buffers of sockets, because the cgroup does not. */
+  /** Whether the buffers of sockets are memory of the host, which the agent must count. */
   readonly countsSockets?: boolean
   /** Whether all files are copies, so that a socket in them is nobody's concern. */
   readonly copies?: boolean
@@ -109,10 +111,7 @@ export function containerFields(
     ...(diskMb === undefined || plan.root ? [] : ['rlimit', 'fsize', String(diskMb * MB)]),
     ...(diskMb === undefined || plan.root || !supervises ? [] : ['disk', String(diskMb * MB)]),
     ...(counts && memoryMb !== undefined ? ['memory', String(memoryMb * MB)] : []),
-    // The sockets of the host would count too.
-    ...(countsSockets && memoryMb !== undefined && plan.network.mode !== 'full'
-      ? socketMemory(memoryMb)
-      : []),
+    ...(countsSockets ? socketMemory(plan, 1 / 4) : []),
     // The rlimit rejects most forks at once; counting finds what slips through between two checks.
     ...(counts && pids !== undefined
       ? ['processes', String(pids), 'rlimit', 'nproc', String(pids + AGENT_PROCESSES)]

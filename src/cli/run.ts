@@ -165,10 +165,16 @@ function printViolations({ violations, outcome }: Executed, limits: Limits): voi
 }
 
 /** Which limit stopped the command, and the flag that sets it. */
-function stopText(limit: string, { wallMs, idleMs, outputBytes }: Limits): string | undefined {
+function stopText(
+  limit: string,
+  { wallMs, idleMs, outputBytes, memoryMb, diskMb, pids }: Limits,
+): string | undefined {
   if (limit === 'wall' && wallMs) return `timed out after ${wallMs / 1000} s (--timeout)`
   if (limit === 'idle' && idleMs) return `stopped after ${idleMs / 1000} s without output (--idle)`
   if (limit === 'output' && outputBytes) return `stopped after ${outputBytes} bytes of output (--output)`
+  if (limit === 'memory' && memoryMb) return `stopped at its limit of ${memoryMb} MB of memory (--memory)`
+  if (limit === 'disk' && diskMb) return `stopped at its limit of ${diskMb} MB of disk (--disk)`
+  if (limit === 'pids' && pids) return `stopped at its limit of ${pids} processes (--pids)`
   return undefined
 }
 

@@ -152,10 +152,59 @@ X`,
       succeeded: says('yes'),
     },
     {
+      // A connection belongs to no cgroup before somebody accepts it.
+      name: 'exceed the memory limit with connections that nobody accepts',
+      limits: { memoryMb: 100 },
+      script: () => `python3 - <<'X'
+import resource,socket,time
+resource.setrlimit(resource.RLIMIT_NOFILE,(resource.getrlimit(resource.RLIMIT_NOFILE)[1],)*2)
+l=socket.socket(); l.setsockopt(socket.SOL_SOCKET,socket.SO_RCVBUF,1<<22); l.bind(('127.0.0.1',0)); l.listen(4096)
+sent=total=count=0
+while sent<(200<<20) and count<4000:
+  c=socket.socket(); c.setsockopt(socket.SOL_SOCKET,socket.SO_SNDBUF,65536); c.connect(l.getsockname()); c.setblocking(False); count+=1
+  try:
+    while True: sent+=c.send(b'x'*65536)
+  except BlockingIOError: pass
+  c.close()
+time.sleep(1)
+for _ in range(count):
+  a,_=l.accept(); a.settimeout(5)
+  while True:
+    try: data=a.recv(1<<20)
+    except OSError: break
+    if not data: break
+    total+=len(data)
+print('yes' if total>=160<<20 else 'no')
+X`,
+      succeeded: says('yes'),
+    },
+    {
+      name: 'exceed the memory limit with netlink messages that nobody reads',
+      limits: { memoryMb: 100 },
+      script: () => `python3 - <<'X'
+import resource,socket,struct,time
+resource.setrlimit(resource.RLIMIT_NOFILE,(resource.getrlimit(resource.RLIMIT_NOFILE)[1],)*2)
+ask=struct.pack('=IHHIIBxHiII',32,18,1,1,0,0,0,1,0,0)
+held=lambda s: struct.unpack('=9I',s.getsockopt(socket.SOL_SOCKET,55,36))[0]
+sockets=[];total=0
+while total<(200<<20) and len(sockets)<4000:
+  s=socket.socket(socket.AF_NETLINK,socket.SOCK_RAW,0); s.setsockopt(socket.SOL_SOCKET,socket.SO_RCVBUF,1<<22)
+  s.bind((0,0)); s.setblocking(False); sockets.append(s); last=-1
+  while held(s)>last:
+    last=held(s)
+    try:
+      for _ in range(32): s.send(ask)
+    except OSError: break
+  total+=held(s)
+time.sleep(1)
+print('yes' if sum(map(held,sockets))>=160<<20 else 'no')
+X`,
+      succeeded: says('yes'),
+    },
+    {
       name: 'exceed the memory limit with a tmpfs',
       limits: { memoryMb: 100 },
-      script: () =>
-        'head -c 300M /dev/zero > /dev/shm/rf-fill && sleep 0.5 && echo yes; rm -f /dev/shm/rf-fill',
+      script: () => 'f=/dev/shm/rf-fill-$$; head -c 300M /dev/zero > $f && sleep 0.5 && echo yes; rm -f $f',
       succeeded: says('yes'),
     },
   ],

@@ -45,6 +45,20 @@ describe('a commit', () => {
     await store.close()
   })
 
+  test('that its first query refuses leaves the store usable', async () => {
+    const { store, add } = await storeWith()
+    let isRefused = true
+    const check = () => {
+      if (isRefused) throw new Error('not ours')
+    }
+    store.guardWrites({ sql: 'SELECT 1', check })
+    await expect(add('one')).rejects.toThrow('not ours')
+    isRefused = false
+    await add('two')
+    expect(await store.read('SELECT text FROM notes')).toEqual([{ text: 'two' }])
+    await store.close()
+  })
+
   test('that the disk did not store fails for everybody in it, once, and so does every later one', async () => {
     let synced = 0
     const { store, add } = await storeWith(async () => {

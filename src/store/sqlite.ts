@@ -42,7 +42,12 @@ export function openSqlite(file: string, sync: Sync = promisify(fdatasync)): Eng
       log.assertIntact()
       if (log.isLong) await log.startAgain(() => sweeper.catchUp())
       await untilFree(() => writer.run('BEGIN IMMEDIATE', []))
-      if (first) first.check(writer.run(first.sql, []))
+      try {
+        first?.check(writer.run(first.sql, []))
+      } catch (error) {
+        writer.run('ROLLBACK', [])
+        throw error
+      }
       return tx
     },
     async commit() {

@@ -85,7 +85,10 @@ export class ModuleCache {
     return loadComponent(bytes, this.#memoryMb, (module, limits) => {
       // Starts in another way than the hash of a module, whose bytes could otherwise continue the text.
       const text = `component:${METER_VERSION}:${limits.memoryMb}:${limits.tableElements}:`
-      return this.#core(createHash('sha256').update(text).update(module).digest('hex'), module, limits)
+      return this.#core(createHash('sha256').update(text).update(module).digest('hex'), module, {
+        ...limits,
+        isLinked: true,
+      })
     })
   }
 

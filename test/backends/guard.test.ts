@@ -145,6 +145,22 @@ describe('paths that PID 1 reads and removes on behalf of a command', () => {
     expect(await said({}, tries)).toBe(outside.stdout)
   })
 
+  test('lead to the link itself if a slash follows it, as in the kernel', async () => {
+    const calls = python(
+      'import ctypes,os,shutil',
+      'libc=ctypes.CDLL(None,use_errno=True)',
+      'shutil.rmtree("s",ignore_errors=True); os.mkdir("s"); os.chdir("s"); os.mkdir("dir"); os.mkdir("other"); open("file","w").close()',
+      'os.symlink("dir","link"); os.symlink("nothing","dangling"); os.symlink("file","filelink")',
+      'for name in ("dir","link","dangling","filelink","file","new"):',
+      ' path=(name+"/").encode()',
+      ' for what,call in (("unlink",lambda: libc.unlink(path)),("mkdir",lambda: libc.mkdir(path,0o700)),("mknod",lambda: libc.mknod(path,0o100600,0)),("symlink",lambda: libc.symlink(b"x",path)),("link",lambda: libc.link(b"file",path)),("file to",lambda: libc.rename(b"file",path)),("link to",lambda: libc.rename(b"filelink",path)),("directory to",lambda: libc.rename(b"other",path)),("from",lambda: libc.rename(path,b"moved")),("exchange",lambda: libc.renameat2(-100,b"other",-100,path,2)),("chmod",lambda: libc.chmod(path,0o700)),("truncate",lambda: libc.truncate(path,0)),("write",lambda: libc.open(path,1)),("rmdir",lambda: libc.rmdir(path))):',
+      '  result=call(); print(name,what,0 if result>=0 else os.strerror(ctypes.get_errno()),sorted(os.listdir(".")))',
+    )
+    const outside = spawnSync('bash', ['-c', calls], { cwd: testHost.workspace, encoding: 'utf8' })
+    expect(outside.stderr).toBe('')
+    expect(await said({}, calls)).toBe(outside.stdout)
+  })
+
   test('are refused by name only if the entry exists', async () => {
     const names = python(
       'import os',

@@ -346,6 +346,13 @@ describe('exit code and output of a command', () => {
     expect((await ringfence(['run', ...args])).code).toBe(code)
   })
 
+  test('says which limit stopped the command', async () => {
+    const fill = 'import time; x=b"x"*(200<<20); time.sleep(60)'
+    const { code, stderr } = await ringfence(['run', '--memory', '64', '--', 'python3', '-c', fill])
+    expect(code).toBe(124)
+    expect(stderr).toContain('ringfence: stopped at its limit of 64 MB of memory (--memory)\n')
+  })
+
   test('stdout and stderr pass through, up to the output limit', async () => {
     expect(await ringfence(['run', '-c', 'echo out; echo err >&2'])).toEqual({
       code: 0,

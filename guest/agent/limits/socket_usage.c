@@ -1,5 +1,6 @@
 #include "limits/limits.h"
 
+#include <inttypes.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
@@ -11,20 +12,22 @@
 /*
  * Socket buffers are kernel memory that /proc shows for no process. The kernel lists every socket of a network
  * namespace with its buffers (NETLINK_SOCK_DIAG), also sockets that are only queued in another socket.
+ *
+ * SECURITY: a cgroup does not count all of them: a TCP connection counts from its accept, which need never come, and the
+ * answers that wait in netlink sockets do not count at all.
  */
 
-static int diag_socket = -1, sockstat_file = -1;
+static int diag_socket = -1, netlink_file = -1;
+static int inet_counts[2] = {-1, -1}; /* of IPv4 and IPv6 */
 
 void socket_usage_setup(void) {
   diag_socket = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-  if (diag_socket < 0 && limits.socket_bytes) die("cannot count the buffers of sockets: %s", strerror(errno));
-  sockstat_file = open("/proc/self/net/sockstat", O_RDONLY | O_CLOEXEC);
+  netlink_file = open("/proc/self/net/netlink", O_RDONLY | O_CLOEXEC);
+  inet_counts[0] = open("/proc/self/net/sockstat", O_RDONLY | O_CLOEXEC);
+  inet_counts[1] = open("/proc/self/net/sockstat6", O_RDONLY | O_CLOEXEC);
+  if ((diag_socket < 0 || netlink_file < 0) && limits.socket_bytes)
+    die("cannot count the buffers of sockets: %s", strerror(errno));
 }
-
-/* The sockets of one kind, and the bytes in their buffers. */
-struct sockets {
-  uint64_t count, bytes;
-};
 
 static uint64_t sum_buffers(const struct rtattr *attribute, int length, int wanted) {
   uint64_t total = 0;
@@ -38,9 +41,9 @@ static uint64_t sum_buffers(const struct rtattr *attribute, int length, int want
 }
 
 /* Sums the answers to one request; `head` is the size of the struct before the attributes. */
-static struct sockets sum_answers(size_t head, int wanted) {
+static uint64_t sum_answers(size_t head, int wanted) {
   static char buffer[65536] __attribute__((aligned(8)));
-  struct sockets total = {0};
+  uint64_t total = 0;
   for (;;) {
     ssize_t got = recv(diag_socket, buffer, sizeof buffer, 0);
     if (got <= 0) return total;
@@ -49,10 +52,8 @@ static struct sockets sum_answers(size_t head, int wanted) {
          message = NLMSG_NEXT(message, left)) {
       if (message->nlmsg_type == NLMSG_DONE || message->nlmsg_type == NLMSG_ERROR) return total;
       int length = (int)message->nlmsg_len - (int)NLMSG_SPACE(head);
-      total.count++;
       if (length > 0)
-        total.bytes +=
-            sum_buffers((const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(head)), length, wanted);
+        total += sum_buffers((const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(head)), length, wanted);
     }
   }
 }
@@ -67,9 +68,9 @@ static bool send_request(const void *request, size_t length) {
   return send(diag_socket, message, message->nlmsg_len, 0) == (ssize_t)message->nlmsg_len;
 }
 
-static struct sockets unix_usage(void) {
+static uint64_t unix_usage(void) {
   struct unix_diag_req request = {.sdiag_family = AF_UNIX, .udiag_states = ~0U, .udiag_show = UDIAG_SHOW_MEMINFO};
-  if (!send_request(&request, sizeof request)) return (struct sockets){0};
+  if (!send_request(&request, sizeof request)) return 0;
   return sum_answers(sizeof(struct unix_diag_msg), UNIX_DIAG_MEMINFO);
 }
 
@@ -79,37 +80,54 @@ static uint64_t inet_usage(unsigned char family, unsigned char protocol) {
                                      .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1),
                                      .idiag_states = ~0U};
   if (!send_request(&request, sizeof request)) return 0;
-  return sum_answers(sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO).bytes;
+  return sum_answers(sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO);
 }
 
-/*
- * Whether the namespace has no other sockets than the listed ones and ours. The kernel counts a socket from its creation
- * until its memory is released, also while it is not in any list.
- */
-static bool has_only_listed_sockets(uint64_t listed) {
-  char text[64];
-  unsigned long used;
-  ssize_t got = sockstat_file < 0 ? -1 : pread(sockstat_file, text, sizeof text - 1, 0);
-  if (got <= 0) return false;
+/* Sums the two columns of buffers in the table of netlink sockets. */
+static uint64_t netlink_usage(void) {
+  char text[4096 + 1];
+  uint64_t total = 0, received, sent;
+  size_t kept = 0;
+  if (netlink_file < 0 || lseek(netlink_file, 0, SEEK_SET)) return 0;
+  for (ssize_t got; (got = read(netlink_file, text + kept, sizeof text - 1 - kept)) > 0;) {
+    char *line = text;
+    text[kept += (size_t)got] = 0;
+    for (char *end; (end = strchr(line, '\n')); line = end + 1)
+      if (sscanf(line, "%*s %*d %*u %*x %" SCNu64 " %" SCNu64, &received, &sent) == 2) total += received + sent;
+    kept = strlen(line);
+    memmove(text, line, kept);
+  }
+  return total;
+}
+
+/* How many sockets of TCP and UDP the kernel's lists have; UINT64_MAX when that is unknown. */
+static uint64_t inet_sockets(int family) {
+  char text[512];
+  uint64_t tcp, udp;
+  /* a kernel without IPv6 has no such file */
+  if (family && inet_counts[family] < 0) return 0;
+  ssize_t got = pread(inet_counts[family], text, sizeof text - 1, 0);
+  if (got <= 0) return UINT64_MAX;
   text[got] = 0;
-  return sscanf(text, "sockets: used %lu", &used) == 1 && used <= listed + 1;
+  const char *first = strstr(text, "TCP"), *second = strstr(text, "\nUDP");
+  bool known = first && second && sscanf(first, "TCP%*[6:] inuse %" SCNu64, &tcp) == 1 &&
+               sscanf(second, "\nUDP%*[6:] inuse %" SCNu64, &udp) == 1;
+  return known ? tcp + udp : UINT64_MAX;
 }
 
 /*
  * To list the sockets of TCP, the kernel goes through the table of all connections of the host, which takes a
- * millisecond; most commands have none. SECURITY: the two counts are not taken at the same moment. So they are compared
- * only when there are few sockets, and every third measurement lists all.
+ * millisecond; most commands have none. Two can be the proxy's listener and one more, which holds little.
  */
-enum { FEW_SOCKETS = 64, LIST_ALL_EVERY = 3 };
+enum { FEW_SOCKETS = 2 };
 
 uint64_t socket_usage(void) {
-  static unsigned measurement;
   if (diag_socket < 0) return 0;
-  struct sockets unix_sockets = unix_usage();
-  uint64_t total = unix_sockets.bytes;
-  bool is_short = ++measurement % LIST_ALL_EVERY && unix_sockets.count <= FEW_SOCKETS;
-  if (is_short && has_only_listed_sockets(unix_sockets.count)) return total;
-  for (int i = 0; i < 2; i++)
-    total += inet_usage(i ? AF_INET6 : AF_INET, IPPROTO_TCP) + inet_usage(i ? AF_INET6 : AF_INET, IPPROTO_UDP);
+  uint64_t total = unix_usage() + netlink_usage();
+  for (int i = 0; i < 2; i++) {
+    if (inet_sockets(i) <= FEW_SOCKETS) continue;
+    unsigned char family = i ? AF_INET6 : AF_INET;
+    total += inet_usage(family, IPPROTO_TCP) + inet_usage(family, IPPROTO_UDP);
+  }
   return total;
 }

@@ -5,10 +5,11 @@
 int emulate_create(const struct supervised_call *call, int dirfd, uint64_t address, mode_t mode, dev_t dev,
                    bool directory) {
   struct resolved_path resolved;
-  int result = resolve_argument(call, &resolved, dirfd, address, NO_FOLLOW);
+  int result = resolve_argument(call, &resolved, dirfd, address, ENTRY);
   if (result) return result;
   mode &= ~caller_umask(call->caller);
   if (resolved.fd >= 0) result = -EEXIST;
+  else if (resolved.must_be_dir && !directory) result = -ENOENT;
   else result = check_new_entry(&resolved, directory ? denies_create : denies_move_in);
   if (!result) {
     int failed =
@@ -33,13 +34,15 @@ int emulate_unlink(const struct supervised_call *call, int dirfd, uint64_t addre
   int result = read_caller_path(call, address, path);
   if (!result) result = resolve(&resolved, call->caller, dirfd, path, PARENT_ONLY);
   if (result) return result;
-  if (!may_remove(&resolved)) {
+  bool checked = may_remove(&resolved);
+  if (!checked) {
     release_path(&resolved);
-    if ((result = resolve(&resolved, call->caller, dirfd, path, NO_FOLLOW))) return result;
+    if ((result = resolve(&resolved, call->caller, dirfd, path, ENTRY))) return result;
   }
   bool directory = flags & AT_REMOVEDIR;
   if (resolved.parent < 0) result = directory ? -EINVAL : -EISDIR;
   else if (resolved.fd >= 0) result = check_path(&resolved, denies_remove, "remove");
+  else if (!checked) result = -ENOENT; /* it may exist by now */
   if (!result && resolved.must_be_dir && !directory && resolved.fd >= 0)
     result = S_ISDIR(resolved.stat.st_mode) ? -EISDIR : -ENOTDIR;
   if (!result) result = call_result(unlinkat(resolved.parent, resolved.name, flags), &resolved, "remove");
@@ -78,9 +81,9 @@ static int check_rename(const struct resolved_path *from, const struct resolved_
 int emulate_rename(const struct supervised_call *call, int from_dir, uint64_t from_path, int to_dir, uint64_t to_path,
                    unsigned flags) {
   struct resolved_path from, to;
-  int result = resolve_argument(call, &from, from_dir, from_path, NO_FOLLOW);
+  int result = resolve_argument(call, &from, from_dir, from_path, ENTRY);
   if (result) return result;
-  if ((result = resolve_argument(call, &to, to_dir, to_path, NO_FOLLOW))) return release_path(&from), result;
+  if ((result = resolve_argument(call, &to, to_dir, to_path, ENTRY))) return release_path(&from), result;
   bool exchange = flags & 2 /* RENAME_EXCHANGE */;
   result = check_rename(&from, &to, exchange);
   if (!result) {
@@ -95,7 +98,7 @@ int emulate_rename(const struct supervised_call *call, int from_dir, uint64_t fr
 
 static int check_link(const struct resolved_path *from, const struct resolved_path *to) {
   if (to->parent < 0 || to->fd >= 0) return -EEXIST;
-  if (from->fd < 0) return -ENOENT;
+  if (from->fd < 0 || to->must_be_dir) return -ENOENT;
   /* SECURITY: a second name for a protected file would be a way to write it. */
   int error = check_path(from, denies_write, "link");
   return error ? error : check_path(to, denies_move_in, "create");
@@ -113,7 +116,7 @@ int emulate_link(const struct supervised_call *call, int from_dir, uint64_t from
   if (!result)
     result = resolve(&from, call->caller, from_dir, path, flags & AT_SYMLINK_FOLLOW ? FOLLOW_SYMLINK : NO_FOLLOW);
   if (result) return result;
-  if ((result = resolve_argument(call, &to, to_dir, to_path, NO_FOLLOW))) return release_path(&from), result;
+  if ((result = resolve_argument(call, &to, to_dir, to_path, ENTRY))) return release_path(&from), result;
   result = check_link(&from, &to);
   if (!result) {
     snprintf(link, sizeof link, "/proc/self/fd/%d", from.fd);
@@ -131,9 +134,10 @@ int emulate_symlink(const struct supervised_call *call, uint64_t target_address,
   char target[PATH_MAX];
   struct resolved_path resolved;
   int result = read_caller_path(call, target_address, target);
-  if (!result) result = resolve_argument(call, &resolved, dirfd, address, NO_FOLLOW);
+  if (!result) result = resolve_argument(call, &resolved, dirfd, address, ENTRY);
   if (result) return result;
   if (resolved.parent < 0 || resolved.fd >= 0) result = -EEXIST;
+  else if (resolved.must_be_dir) result = -ENOENT;
   else result = check_new_entry(&resolved, denies_move_in);
   if (!result) result = call_result(symlinkat(target, resolved.parent, resolved.name), &resolved, "create");
   if (!result) disk_add_entry();

@@ -93,7 +93,7 @@ static int open_simple(const struct supervised_call *call, int dirfd, uint64_t a
   if (limits.disk_bytes || (flags & O_TMPFILE) == O_TMPFILE) return NOT_SIMPLE;
   int result = resolve_argument(call, &resolved, dirfd, address, PARENT_ONLY);
   if (result) return result;
-  if (resolved.parent < 0 || is_procfs(resolved.parent)) result = NOT_SIMPLE;
+  if (resolved.parent < 0 || resolved.must_be_dir || is_procfs(resolved.parent)) result = NOT_SIMPLE;
   else if (!(result = check_path(&resolved, denies_create, "write"))) {
     if (flags & O_CREAT) mode &= ~caller_umask(call->caller);
     int fd =
@@ -115,7 +115,8 @@ int emulate_open(const struct supervised_call *call, int dirfd, uint64_t address
   if (result) return result;
   bool creates = (flags & O_CREAT) && resolved.fd < 0;
   bool unnamed = (flags & O_TMPFILE) == O_TMPFILE && resolved.fd >= 0;
-  result = check_path(&resolved, creates ? denies_create : denies_write, "write");
+  if (creates && resolved.must_be_dir) result = -EISDIR;
+  else result = check_path(&resolved, creates ? denies_create : denies_write, "write");
   if (!result && is_disk_full(&resolved)) result = -ENOSPC;
   if (!result)
     result = unnamed || resolved.parent < 0 ? open_object(call, &resolved, flags, mode)

@@ -161,7 +161,8 @@ static int step(struct walk *walk, struct resolved_path *resolved) {
   if (fd < 0 && (errno != ENOENT || !last)) return -errno;
   struct stat stat = {0};
   if (fd >= 0) fstat(fd, &stat);
-  if (fd >= 0 && S_ISLNK(stat.st_mode) && (!last || walk->mode == FOLLOW_SYMLINK || slash)) {
+  bool follow = !last || walk->mode == FOLLOW_SYMLINK || (slash && walk->mode != ENTRY);
+  if (fd >= 0 && S_ISLNK(stat.st_mode) && follow) {
     int magic_target = -1, error = follow_link(walk, fd, name, slash, &magic_target);
     close(fd);
     if (error || magic_target < 0) return error;
@@ -169,6 +170,7 @@ static int step(struct walk *walk, struct resolved_path *resolved) {
     return (error = finish_object(resolved, magic_target)) ? error : 1;
   }
   if (!last) return enter_directory(walk, fd), 0;
+  if (slash && fd >= 0 && !S_ISDIR(stat.st_mode) && walk->mode != ENTRY) return close(fd), -ENOTDIR;
   resolved->stat = stat;
   resolved->must_be_dir = slash;
   return finish_entry(walk, resolved, name, fd);

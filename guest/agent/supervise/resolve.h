@@ -19,8 +19,9 @@ enum { MAX_SYMLINKS = 40 };
 /* What to do with the last component of a path. */
 enum last_component {
   FOLLOW_SYMLINK,
-  NO_FOLLOW,
-  PARENT_ONLY /* do not open it at all */
+  NO_FOLLOW,   /* unless the path ends in a slash */
+  ENTRY,       /* never follow it: what calls that create, move and remove names do */
+  PARENT_ONLY, /* do not open it at all, unless the path ends in a slash */
 };
 
 /* Opens /proc and the root for the functions below. */

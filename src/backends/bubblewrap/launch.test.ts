@@ -179,7 +179,7 @@ describe('the whole vector', () => {
         'host-mount',
         W,
       ),
-      ...i('rlimit', 'core', '0'),
+      ...i('rlimit', 'core', '0', 'socket-memory', '393216000'),
     ])
   })
 })
@@ -444,7 +444,7 @@ describe('limits', () => {
   const fieldsOf = (limits: object, context: Partial<LaunchContext>): string[] =>
     launch({ workspace: W, limits }, context)
       .fields.filter(([name]) =>
-        ['rlimit', 'memory', 'disk', 'processes', 'check-interval'].includes(name as string),
+        ['rlimit', 'memory', 'socket-memory', 'disk', 'processes', 'check-interval'].includes(name as string),
       )
       .map((field) => field.join(' '))
 
@@ -453,7 +453,7 @@ describe('limits', () => {
       'enforced by a cgroup',
       { memoryMb: 64, pids: 9 },
       { agentHolds: none },
-      ['rlimit core 0', 'check-interval 25'],
+      ['rlimit core 0', 'socket-memory 67108864', 'check-interval 25'],
     ],
     [
       'enforced by the agent',
@@ -484,7 +484,13 @@ describe('limits', () => {
       'disk, always enforced by the agent',
       { diskMb: 3 },
       { agentHolds: none },
-      ['rlimit core 0', 'rlimit fsize 3145728', 'disk 3145728', 'check-interval 25'],
+      [
+        'rlimit core 0',
+        'socket-memory 393216000',
+        'rlimit fsize 3145728',
+        'disk 3145728',
+        'check-interval 25',
+      ],
     ],
     [
       'default limits, measured less often',
@@ -496,7 +502,7 @@ describe('limits', () => {
       'time and output, enforced by the host',
       { wallMs: 5, idleMs: 6, outputBytes: 7, cpus: 1 },
       { agentHolds: none },
-      ['rlimit core 0'],
+      ['rlimit core 0', 'socket-memory 393216000'],
     ],
   ])('%s', (_, limits, context, expected) => {
     expect(fieldsOf(limits, context)).toEqual(expected)

@@ -3,7 +3,14 @@ import type { Command } from '../../model/command.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/files/path.ts'
 import { type Mount, type PathFact, type Plan, PROXY_PORT } from '../../model/plan.ts'
-import { isOffline, protectionFields, socketFields, watched, writableTargets } from '../guest-config.ts'
+import {
+  isOffline,
+  protectionFields,
+  socketFields,
+  socketMemory,
+  watched,
+  writableTargets,
+} from '../guest-config.ts'
 import { isIsolated } from '../isolated-command.ts'
 import { RUN_BYTES, rootOperations } from '../writable-root.ts'
 
@@ -362,7 +369,8 @@ function limitFields(plan: Plan, { agentHolds, uid }: LaunchContext): string[] {
     ...(pids !== undefined && agentHolds.pids && uid !== 0 ? ['rlimit', 'nproc', String(pids)] : []),
     ...(memoryMb !== undefined && agentHolds.memory
       ? ['rlimit', 'data', String(memoryMb * MB), 'memory', String(memoryMb * MB), 'memory-shared']
-      : []),
+      : // The kernel slows sockets down at a quarter, which must not end a sandbox.
+        socketMemory(plan, 1 / 2)),
     // The size of its own disk limits a sandbox that has one.
     ...(diskMb !== undefined && !plan.root
       ? ['rlimit', 'fsize', String(diskMb * MB), 'disk', String(diskMb * MB)]

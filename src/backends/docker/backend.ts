@@ -2,7 +2,6 @@ import { existsSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { monotonicMs } from '../../host/clock.ts'
 import { ContainerEngine } from '../../host/net/container-engine.ts'
-import { cgroupHost } from '../../host/process/cgroup.ts'
 import { mapRootUser } from '../../host/process/user-map.ts'
 import { hardLimit, hostFingerprint } from '../../host/system.ts'
 import { SandboxError } from '../../model/errors.ts'
@@ -224,7 +223,7 @@ class Docker implements Backend {
           supervises: !own,
           sharesFiles: true,
           counts: own,
-          countsSockets: !own && cgroupHost().version === 1,
+          countsSockets: !own,
           prefork: own,
           isolates: !own,
         }),

@@ -227,6 +227,7 @@ class Kubernetes implements Backend {
     const fields = containerFields(withResources(plan, settings), {
       supervises,
       counts: true,
+      countsSockets: supervises,
       copies: true,
     })
     const more = supervises ? TEMPORARY_FIELDS : []

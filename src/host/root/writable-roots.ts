@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { SandboxError } from '../../model/errors.ts'
 import type { IdRanges, PathFact, RootLayer, WritableRoot } from '../../model/plan.ts'
@@ -114,7 +114,13 @@ export class WritableRoots {
     const layers = lower ? imageLayers(base, lower) : hostLayers(base)
     this.#disks ??= new DiskImages(this.#dir, ids.stored, this.#agent)
     const disk = join(dir, DISK)
-    if (!existsSync(disk)) await (from ? copied(from, disk, diskMb) : this.#disks.create(disk, diskMb))
+    if (!existsSync(disk)) {
+      // A disk whose creation was cut off must not count as one.
+      const draft = `${disk}.draft`
+      rmSync(draft, { force: true })
+      await (from ? copied(from, draft, diskMb) : this.#disks.create(draft, diskMb))
+      renameSync(draft, disk)
+    }
     return { layers, disk: factOf(disk), ids, ...(lower ? { image: lower.map(factOf) } : {}) }
   }
 

@@ -460,6 +460,7 @@ describe('code between two checks', () => {
   it.each<[string, Code]>([
     ['many calls', Array.from({ length: 500 }, () => [op.i32(0), op.call(2), op.drop]).flat()],
     ['many instructions', [op.i32(0), ...Array.from({ length: 100_000 }, () => op.i32Eqz), op.drop]],
+    ['5,000 instructions', [op.i32(0), ...Array.from({ length: 5000 }, () => op.i32Eqz), op.drop]],
     [
       'checks that other paths pass',
       Array.from({ length: 500 }, () => [
@@ -484,6 +485,50 @@ describe('code between two checks', () => {
     expect(() => found()).toThrow('unreachable')
     meter.value = meterWord(100, 10)
     expect(found()).toBe(7)
+  })
+
+  it('an exported function that code can refer to does not run while its module has no fuel', () => {
+    const functions = [{ export: 'short', results: [I32], body: [op.i32(7)] }]
+    for (const options of [{}, { initial: { fuel: 100, frames: 10 } }]) {
+      const { exports } = metered(plain([[0xd2, 1], op.drop], { functions }), options)
+      const meter = exports[METER_EXPORTS.meter] as WasmGlobal
+      meter.value = 0n
+      expect(() => (exports.short as WasmFunction)()).toThrow('unreachable')
+      meter.value = meterWord(100, 10)
+      expect((exports.short as WasmFunction)()).toBe(7)
+    }
+  })
+
+  it('an exception that leaves a linked module has paid for every frame', () => {
+    const deep = (last: Code): Uint8Array =>
+      plain([op.i32(1000), op.call(1)], {
+        tags: [{}],
+        functions: [
+          {
+            params: [I32],
+            body: [
+              ...[op.call(2), op.i32(0), ...WORK.slice(0, 50), op.drop],
+              ...[
+                op.get(0),
+                [0x04, 0x40],
+                op.get(0),
+                op.i32(1),
+                op.i32Sub,
+                op.call(1),
+                [0x05],
+                ...last,
+                op.end,
+              ],
+            ],
+          },
+          { body: [] },
+          // Nothing passes the meter in a module with a tail call.
+          { body: [[0x00], op.tailCall(2)] },
+        ],
+      })
+    const spent = (last: Code): number =>
+      1_000_000 - metered(deep(last), { isLinked: true }).run(1_000_000).left
+    expect(spent([op.throw(0)])).toBeGreaterThan(spent([]) - 4000)
   })
 
   it('a module with its own budget has spent what it used before a trap', () => {

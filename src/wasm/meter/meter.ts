@@ -9,7 +9,7 @@ export { METER_EXPORTS } from './rewrite.ts'
 export { MAX_FRAMES }
 
 /** Part of every cache key, so that modules rewritten by an older version are not reused. */
-export const METER_VERSION = 6
+export const METER_VERSION = 7
 
 /** Larger modules are refused: compiling them would be a denial of service. */
 export const MAX_MODULE_BYTES = 16 * 1024 * 1024
@@ -25,6 +25,8 @@ export type MeterOptions = {
   readonly memoryMb?: number
   readonly tableElements?: number
   readonly initial?: InitialMeter
+  /** Whether it is linked to other modules, which may catch the exceptions that leave it. */
+  readonly isLinked?: boolean
   readonly loadMs?: number
 }
 
@@ -116,8 +118,9 @@ const noRoom = (): SandboxError =>
 
 function* rewriteSteps(bytes: Uint8Array, options: MeterOptions): Generator<void, MeteredModule, void> {
   const shape = decodeModule(bytes)
+  const { initial = 'host', isLinked = false } = options
   const limits = limitsOf(options)
-  return { bytes: yield* rewriteModule({ bytes, shape, limits, initial: options.initial ?? 'host' }), shape }
+  return { bytes: yield* rewriteModule({ bytes, shape, limits, initial, isLinked }), shape }
 }
 
 const limitsOf = ({ memoryMb = 64, tableElements = 1 << 20 }: MeterOptions): ModuleLimits => ({

@@ -35,6 +35,7 @@ type Rewrite = {
   readonly shape: ModuleShape
   readonly limits: ModuleLimits
   readonly initial: InitialMeter
+  readonly isLinked: boolean
 }
 
 /** Section order required by the format: tags come before globals, the data count before the code. */
@@ -315,11 +316,15 @@ const wideOf = ({ imports, memories, tables }: ModuleShape, kind: 'memory' | 'ta
   ...(kind === 'memory' ? memories : tables).map(({ wide }) => wide),
 ]
 
-/** Fuel may be owed across calls unless a function catches exceptions, which is known only after reading all bodies. */
+/**
+ * Fuel may be owed across calls unless something catches exceptions: another module, the host, or a function, which is known only after
+ * reading all bodies.
+ */
 function* rewriteCode(job: Rewrite): Generator<void, Code, void> {
   // Another host may call a module again after a trap, so the meter must be in its global by then.
-  const passing = job.initial === 'host' ? 'all' : 'none'
-  let how: CallRules = { ride: MAX_DEFERRED_FUEL, passing, keepsExceptions: false }
+  const isOurs = job.initial === 'host'
+  const ride = isOurs && !job.isLinked ? MAX_DEFERRED_FUEL : 0
+  let how: CallRules = { ride, passing: isOurs ? 'all' : 'none', keepsExceptions: false }
   for (let attempts = 5; attempts > 0; attempts--) {
     const code = yield* rewriteBodies(job, how)
     if ('bodies' in code) return code
@@ -364,6 +369,9 @@ function* rewriteBodies(job: Rewrite, rules: CallRules): Generator<void, Code | 
     },
     ride,
   )
+  // Code can refer to every function that is exported or in a table or global, and hand it to other modules.
+  const shared = new Set(shape.references)
+  for (const { kind, index } of shape.exports) if (kind === 'function') shared.add(index)
   let compileWork = 0
   for (const [index, typeIndex] of shape.functions.entries()) {
     const size = reader.u32()
@@ -376,7 +384,7 @@ function* rewriteBodies(job: Rewrite, rules: CallRules): Generator<void, Code | 
     const type = typeAt(typeIndex)
     const passed = passing.passes[index] === 1
     functions.u32(passed ? types.passing(type) : typeIndex)
-    const isShared = !passed && shape.references.has(imported + index)
+    const isShared = !passed && shared.has(imported + index)
     meter.rewrite({ type, passed, isShared, start: reader.at, end: reader.at + size }, bodies)
     const next = stricter(rules, meter)
     if (next) return next

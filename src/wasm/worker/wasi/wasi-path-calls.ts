@@ -99,11 +99,11 @@ export class WasiPathCalls {
   #text(at: number, length: number, use: (text: string) => number): number {
     if (length >>> 0 > 4096) return 37
     this.#host.charge(length >>> 0)
+    // Outside of the `try`: an address outside of the memory is a trap.
+    const bytes = this.#host.memory(at, length).slice()
     let text: string
     try {
-      text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(
-        this.#host.memory(at, length).slice(),
-      )
+      text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes)
     } catch {
       return 25
     }
