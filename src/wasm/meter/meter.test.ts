@@ -668,7 +668,7 @@ function rewriteUnchecked(bytes: Uint8Array): void {
     functions: 100,
     functionBytes: 10_000,
   }
-  const steps = rewriteModule({ bytes, shape: decodeModule(bytes), limits, initial: 'host' })
+  const steps = rewriteModule({ bytes, shape: decodeModule(bytes), limits, initial: 'host', isLinked: false })
   while (!steps.next().done);
 }
 
