@@ -76,7 +76,7 @@ export type ContainerSide = {
   readonly sharesFiles?: boolean
   /** Whether the agent must count memory and processes, because no cgroup sees them individually. */
   readonly counts?: boolean
-  /** Whether the buffers of sockets are memory of the host, which the agent must count. */
+  /** Whether the agent must count the buffers of sockets, because nothing else counts all of them. */
   readonly countsSockets?: boolean
   /** Whether all files are copies, so that a socket in them is nobody's concern. */
   readonly copies?: boolean

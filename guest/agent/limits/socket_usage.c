@@ -40,8 +40,22 @@ static uint64_t sum_buffers(const struct rtattr *attribute, int length, int want
   return total;
 }
 
-/* Sums the answers to one request; `head` is the size of the struct before the attributes. */
-static uint64_t sum_answers(size_t head, int wanted) {
+/*
+ * What is asked for: the answers have a struct of `head` bytes before their attributes. To a request for a list that it
+ * does not have, the kernel tries to start a program that loads it, so it is asked once.
+ */
+struct socket_list {
+  size_t head;
+  int attribute;
+  bool missing;
+};
+
+static bool is_missing(const struct nlmsghdr *message) {
+  const struct nlmsgerr *answer = NLMSG_DATA(message);
+  return message->nlmsg_type == NLMSG_ERROR && answer->error == -ENOENT;
+}
+
+static uint64_t sum_answers(struct socket_list *list) {
   static char buffer[65536] __attribute__((aligned(8)));
   uint64_t total = 0;
   for (;;) {
@@ -50,10 +64,11 @@ static uint64_t sum_answers(size_t head, int wanted) {
     int left = (int)got;
     for (const struct nlmsghdr *message = (const void *)buffer; NLMSG_OK(message, left);
          message = NLMSG_NEXT(message, left)) {
+      list->missing = is_missing(message);
       if (message->nlmsg_type == NLMSG_DONE || message->nlmsg_type == NLMSG_ERROR) return total;
-      int length = (int)message->nlmsg_len - (int)NLMSG_SPACE(head);
-      if (length > 0)
-        total += sum_buffers((const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(head)), length, wanted);
+      int length = (int)message->nlmsg_len - (int)NLMSG_SPACE(list->head);
+      const char *attributes = (const char *)NLMSG_DATA(message) + NLMSG_ALIGN(list->head);
+      if (length > 0) total += sum_buffers((const void *)attributes, length, list->attribute);
     }
   }
 }
@@ -69,18 +84,20 @@ static bool send_request(const void *request, size_t length) {
 }
 
 static uint64_t unix_usage(void) {
+  static struct socket_list list = {sizeof(struct unix_diag_msg), UNIX_DIAG_MEMINFO, false};
   struct unix_diag_req request = {.sdiag_family = AF_UNIX, .udiag_states = ~0U, .udiag_show = UDIAG_SHOW_MEMINFO};
-  if (!send_request(&request, sizeof request)) return 0;
-  return sum_answers(sizeof(struct unix_diag_msg), UNIX_DIAG_MEMINFO);
+  return !list.missing && send_request(&request, sizeof request) ? sum_answers(&list) : 0;
 }
 
 static uint64_t inet_usage(unsigned char family, unsigned char protocol) {
+  static struct socket_list lists[] = {{sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO, false},
+                                       {sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO, false}};
+  struct socket_list *list = &lists[protocol == IPPROTO_UDP];
   struct inet_diag_req_v2 request = {.sdiag_family = family,
                                      .sdiag_protocol = protocol,
                                      .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1),
                                      .idiag_states = ~0U};
-  if (!send_request(&request, sizeof request)) return 0;
-  return sum_answers(sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO);
+  return !list->missing && send_request(&request, sizeof request) ? sum_answers(list) : 0;
 }
 
 /* Sums the two columns of buffers in the table of netlink sockets. */

@@ -81,7 +81,9 @@ export class Prepared {
     )
     const tunnels: { take?: TunnelTaker } = {}
     const onTunnel = plan.network.mode === 'fetch' ? passTo(tunnels) : undefined
-    const fields = (sabotage.config ?? unharmed)(containerFields(plan, { supervises: true, isolates: true }))
+    const fields = (sabotage.config ?? unharmed)(
+      containerFields(plan, { supervises: true, countsSockets: true, isolates: true }),
+    )
     const agentConfig = { fields, expected: [], filter: sabotage.filter ?? settings.filter }
     const transport = new ContainerTransport(plan, machine, agentConfig, {
       layersOf: settings.layersOf,
