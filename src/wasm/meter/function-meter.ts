@@ -28,7 +28,7 @@ const MAX_OWED_AT_LOOP = 64
  * Fuel that code without a check may use, with a short function for each call: after a recursion, every frame goes on from its call
  * without passing a check of its own.
  */
-const MAX_UNCHECKED = 4096
+const MAX_UNCHECKED = 8192
 
 /** A function to rewrite: its type, whether it takes and returns the meter, and where its code is. */
 export type FunctionSource = {

@@ -460,7 +460,7 @@ describe('code between two checks', () => {
   it.each<[string, Code]>([
     ['many calls', Array.from({ length: 500 }, () => [op.i32(0), op.call(2), op.drop]).flat()],
     ['many instructions', [op.i32(0), ...Array.from({ length: 100_000 }, () => op.i32Eqz), op.drop]],
-    ['5,000 instructions', [op.i32(0), ...Array.from({ length: 5000 }, () => op.i32Eqz), op.drop]],
+    ['10,000 instructions', [op.i32(0), ...Array.from({ length: 10_000 }, () => op.i32Eqz), op.drop]],
     [
       'checks that other paths pass',
       Array.from({ length: 500 }, () => [
