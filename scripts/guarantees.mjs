@@ -1,7 +1,8 @@
 /**
  * Writes GUARANTEES.md from real runs of the conformance suite, one for each available backend.
  *   node scripts/guarantees.mjs
- *   node scripts/guarantees.mjs --column NAME [--report FILE]   runs one column, or reads what `conformance.js --json` printed, and keeps the others
+ *   node scripts/guarantees.mjs --column NAME [--report FILE]   runs one column, or reads what `conformance.js --json` printed, and keeps the others;
+ *   the list of attacks is that of the column `bubblewrap`
  */
 import { spawnSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -44,7 +45,6 @@ const reports = WALLS.filter(([name]) => only === undefined || name === only).ma
   return { name, rows: JSON.parse(stdout).rows }
 })
 if (reports.length === 0) throw new Error(`there is no column \`${only}\``)
-const bubblewrap = reports[0]
 
 const rowsOf = (report, name) => report.rows.filter((row) => row.guarantee === name)
 const count = (rows, verdict) => rows.filter((row) => row.verdict === verdict).length
@@ -129,27 +129,33 @@ function withColumn(text, report) {
     .join('\n')
 }
 
+/** The list of attacks, from the column `bubblewrap`. */
+const attacksOf = (bubblewrap) =>
+  Object.keys(GUARANTEES).flatMap((name) => {
+    const rows = rowsOf(bubblewrap, name).filter(
+      (row) => row.verdict === 'held' || row.verdict === 'not-applicable',
+    )
+    if (rows.length === 0) return []
+    return [
+      '',
+      `### ${name}`,
+      '',
+      ...rows.map(
+        (row) => `- ${row.attack}${row.verdict === 'held' ? '' : ` (not applicable here: ${row.why})`}`,
+      ),
+    ]
+  })
+
+const ATTACKS = '\n## Attacks\n'
+
 if (only) {
   const file = join(root, 'GUARANTEES.md')
-  writeFileSync(file, withColumn(readFileSync(file, 'utf8'), reports[0]))
+  const [tables, list] = withColumn(readFileSync(file, 'utf8'), reports[0]).split(ATTACKS)
+  const attacks = only === WALLS[0][0] ? `${attacksOf(reports[0]).join('\n')}\n` : list
+  writeFileSync(file, `${tables}${ATTACKS}${attacks}`)
   process.stdout.write(`wrote the column ${only} of GUARANTEES.md\n`)
   process.exit()
 }
-
-const attacks = Object.keys(GUARANTEES).flatMap((name) => {
-  const rows = rowsOf(bubblewrap, name).filter(
-    (row) => row.verdict === 'held' || row.verdict === 'not-applicable',
-  )
-  if (rows.length === 0) return []
-  return [
-    '',
-    `### ${name}`,
-    '',
-    ...rows.map(
-      (row) => `- ${row.attack}${row.verdict === 'held' ? '' : ` (not applicable here: ${row.why})`}`,
-    ),
-  ]
-})
 
 const names = reports.map(({ name }) => name).join(' | ')
 const rule = reports.map(() => '---').join('|')
@@ -215,7 +221,7 @@ ${escapes.join('\n')}
 *no control*: the attack does not work on \`native\` on this machine either, so its failure proves nothing.
 
 ## Attacks
-${attacks.join('\n')}
+${attacksOf(reports[0]).join('\n')}
 `
 writeFileSync(join(root, 'GUARANTEES.md'), text)
 process.stdout.write('wrote GUARANTEES.md\n')
