@@ -45,7 +45,10 @@ export function openSqlite(file: string, sync: Sync = promisify(fdatasync)): Eng
       try {
         first?.check(writer.run(first.sql, []))
       } catch (error) {
-        writer.run('ROLLBACK', [])
+        // An error of the disk has ended the transaction already.
+        try {
+          writer.run('ROLLBACK', [])
+        } catch {}
         throw error
       }
       return tx

@@ -20,7 +20,32 @@
 static int diag_socket = -1, netlink_file = -1;
 static int inet_counts[2] = {-1, -1}; /* of IPv4 and IPv6 */
 
+/*
+ * To list the sockets of TCP, the kernel goes through the table of all connections of the host, which takes a
+ * millisecond; most commands have none. So few sockets are not listed: two of an IP version, which can be the proxy's
+ * listener and one more, and four in all where a cgroup counts most of them. SECURITY: only if the host lets no socket
+ * have large buffers; else none, and of all sockets only the one with which we ask.
+ */
+enum { SMALL_BUFFERS = 16 << 20 };
+static uint64_t few_inet = 0, few_in_all = 1;
+
+static uint64_t largest_buffer(int probe, int option) {
+  int size = INT_MAX;
+  socklen_t length = sizeof size;
+  setsockopt(probe, SOL_SOCKET, option, &size, sizeof size);
+  return getsockopt(probe, SOL_SOCKET, option, &size, &length) ? UINT32_MAX : (uint64_t)size;
+}
+
+static bool buffers_are_small(void) {
+  int probe = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return false;
+  uint64_t largest = largest_buffer(probe, SO_RCVBUF) + largest_buffer(probe, SO_SNDBUF);
+  close(probe);
+  return largest <= SMALL_BUFFERS;
+}
+
 void socket_usage_setup(void) {
+  if (buffers_are_small()) few_inet = 2, few_in_all = 4;
   diag_socket = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
   netlink_file = open("/proc/self/net/netlink", O_RDONLY | O_CLOEXEC);
   inet_counts[0] = open("/proc/self/net/sockstat", O_RDONLY | O_CLOEXEC);
@@ -142,18 +167,11 @@ static uint64_t all_sockets(void) {
   return sscanf(text, "sockets: used %" SCNu64, &used) == 1 ? used : UINT64_MAX;
 }
 
-/*
- * To list the sockets of TCP, the kernel goes through the table of all connections of the host, which takes a
- * millisecond; most commands have none. Two can be the proxy's listener and one more, which holds little. Where a cgroup
- * counts most of them, a sandbox that waits should cost nothing: four hold less than their limit.
- */
-enum { FEW_SOCKETS = 2, FEW_IN_ALL = 4 };
-
 uint64_t socket_usage(void) {
-  if (diag_socket < 0 || (!count_shared_memory && all_sockets() <= FEW_IN_ALL)) return 0;
+  if (diag_socket < 0 || (!count_shared_memory && all_sockets() <= few_in_all)) return 0;
   uint64_t total = unix_usage() + netlink_usage();
   for (int i = 0; i < 2; i++) {
-    if (inet_sockets(i) <= FEW_SOCKETS) continue;
+    if (inet_sockets(i) <= few_inet) continue;
     unsigned char family = i ? AF_INET6 : AF_INET;
     total += inet_usage(family, IPPROTO_TCP) + inet_usage(family, IPPROTO_UDP);
   }
