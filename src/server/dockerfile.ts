@@ -75,9 +75,13 @@ function asBaseImage(steps: readonly DockerStep[]): readonly DockerStep[] {
   ]
 }
 
+/** How many characters variables may add to a Dockerfile: `ENV A=$A$A` doubles a value with every line. */
+const MAX_FILLED = 1024 * 1024
+
 /** Reads one Dockerfile. */
 class Reader {
-  readonly #values: Record<string, string> = {}
+  readonly #values = new Map<string, string>()
+  #added = 0
   readonly #steps: DockerStep[] = []
   #image: string | undefined
   #command: string | undefined
@@ -108,10 +112,17 @@ class Reader {
   }
 
   #filled(text: string): string {
-    return text.replace(
-      /\$(?:\{(\w+)\}|(\w+))/g,
-      (all, braced, plain) => this.#values[braced ?? plain] ?? all,
-    )
+    return text.replace(/\$(?:\{(\w+)\}|(\w+))/g, (all, braced, plain) => {
+      const value = this.#values.get(braced ?? plain)
+      this.#added += value?.length ?? 0
+      if (this.#added > MAX_FILLED)
+        throw new SandboxError(
+          'too-large',
+          `the variables of the Dockerfile add more than ${MAX_FILLED} characters`,
+          { hint: 'use shorter values, or set them in a RUN' },
+        )
+      return value ?? all
+    })
   }
 
   #from(line: string, rest: string): void {
@@ -126,8 +137,14 @@ class Reader {
   #argument(rest: string): void {
     const [, name, value] = /^(\w+)(?:=(.*))?$/s.exec(wordsOf(rest)[0] ?? '') ?? []
     if (name === undefined || value === undefined) return
-    this.#values[name] = this.#filled(value)
-    if (this.#image !== undefined) this.#steps.push({ type: 'ENV', args: [name, this.#values[name] ?? ''] })
+    const filled = this.#set(name, value)
+    if (this.#image !== undefined) this.#steps.push({ type: 'ENV', args: [name, filled] })
+  }
+
+  #set(name: string, value: string): string {
+    const filled = this.#filled(value)
+    this.#values.set(name, filled)
+    return filled
   }
 
   #env(line: string, rest: string): void {
@@ -143,8 +160,7 @@ class Reader {
       : words.map((word) => [word.slice(0, word.indexOf('=')), word.slice(word.indexOf('=') + 1)])
     for (const [name = '', value = ''] of pairs) {
       if (!/^[A-Za-z_]\w*$/.test(name)) throw refused(line, 'not understood')
-      this.#values[name] = this.#filled(value)
-      this.#steps.push({ type: 'ENV', args: [name, this.#values[name] ?? ''] })
+      this.#steps.push({ type: 'ENV', args: [name, this.#set(name, value)] })
     }
   }
 

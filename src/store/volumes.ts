@@ -40,16 +40,20 @@ const toVolume = (row: Row): VolumeRow => ({
 /** How much a tenant may have. */
 export type VolumeQuota = { readonly count: number; readonly totalMb: number }
 
-/** Adds a volume; throws if its name is taken, or if the tenant would exceed its quota. */
-export async function insertVolume(tx: Tx, row: VolumeRow, quota: VolumeQuota): Promise<void> {
+/** Adds a volume; returns why not. An error would make every other write of its transaction start again. */
+export async function insertVolume(
+  tx: Tx,
+  row: VolumeRow,
+  quota: VolumeQuota,
+): Promise<SandboxError | undefined> {
   const own = (await tx.run(`SELECT ${COLUMNS} FROM volumes WHERE tenant = ?`, [row.tenant])).map(toVolume)
   if (own.some(({ name }) => name === row.name))
-    throw new SandboxError('conflict', `there is a volume \`${row.name}\` already`, {
+    return new SandboxError('conflict', `there is a volume \`${row.name}\` already`, {
       hint: 'choose another name, or remove the volume first',
     })
   const totalMb = own.reduce((sum, { sizeMb }) => sum + sizeMb, row.sizeMb)
   if (own.length >= quota.count || totalMb > quota.totalMb)
-    throw new SandboxError('too-large', 'the volumes of this tenant exceed its quota', {
+    return new SandboxError('too-large', 'the volumes of this tenant exceed its quota', {
       hint: `the quota is ${quota.count} volumes and ${quota.totalMb} MB in total; ask for less, or remove some first`,
     })
   await tx.run(`INSERT INTO volumes (${COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, [
@@ -64,6 +68,7 @@ export async function insertVolume(tx: Tx, row: VolumeRow, quota: VolumeQuota): 
     row.archive,
     row.archived,
   ])
+  return undefined
 }
 
 /** Removes a volume. */

@@ -68,8 +68,8 @@ export class Volumes {
   takeFromLost: ((row: VolumeRow) => Promise<VolumeRow>) | undefined
   /** What this server itself has opened of each volume, besides sandboxes of callers. */
   readonly #opened = new Map<string, { readers: number; writers: number }>()
-  /** Volumes that are about to leave this node. */
-  readonly #leaving = new Set<string>()
+  /** Volumes that are about to leave this node or to be removed, and how others are refused meanwhile. */
+  readonly #leaving = new Map<string, (row: VolumeRow) => SandboxError>()
 
   constructor(parts: Parts) {
     this.#parts = parts
@@ -117,7 +117,8 @@ export class Volumes {
     // The directory first: a record always has one, and a directory without a record is harmless.
     mkdirSync(this.pathOf(row), { mode: 0o755 })
     try {
-      await store.write((tx) => insertVolume(tx, row, quota))
+      const refusal = await store.write((tx) => insertVolume(tx, row, quota))
+      if (refusal) throw refusal
       await trail.append({
         event: 'Volume',
         ...facts(row),
@@ -144,9 +145,16 @@ export class Volumes {
           .map(({ id }) => id)
           .join(', ')} first`,
       })
-    await this.#parts.trail.append({ event: 'Volume', ...facts(row), action: 'remove', key_id: keyId })
-    await this.#parts.store.write((tx) => removeVolume(tx, row.id))
-    await this.dropDirectory(row)
+    // SECURITY: a sandbox that got the directory meanwhile could lead the removal out of it by symlinks.
+    await this.leaving(
+      row,
+      async () => {
+        await this.#parts.trail.append({ event: 'Volume', ...facts(row), action: 'remove', key_id: keyId })
+        await this.#parts.store.write((tx) => removeVolume(tx, row.id))
+        await this.dropDirectory(row)
+      },
+      isBeingRemoved,
+    )
     return row
   }
 
@@ -277,7 +285,7 @@ export class Volumes {
     sandboxId: string,
     { target, mode = 'rw' }: Omit<VolumeMount, 'name'>,
   ): Promise<string> {
-    await this.#assertHere(row, mode)
+    await this.#assertUsable(row, mode)
     await this.record(row, { action: 'mount', target, mode, sandbox_id: sandboxId })
     return this.pathOf(row)
   }
@@ -287,14 +295,20 @@ export class Volumes {
     return this.#parts.trail.append({ event: 'Volume', ...facts(row), ...more })
   }
 
-  /** INVARIANT: a sandbox that mounts a volume is counted among its users before this is called, so the volume cannot move in between. */
-  async #assertHere(row: VolumeRow, mode: 'ro' | 'rw'): Promise<void> {
-    if (this.#leaving.has(row.id)) throw isElsewhere(row)
+  /**
+   * INVARIANT: a sandbox that mounts a volume is counted among its users before this is called, so the volume can neither move nor be
+   * removed in between. Either may have happened since the caller read the row.
+   */
+  async #assertUsable(row: VolumeRow, mode: 'ro' | 'rw'): Promise<void> {
+    const leaving = this.#leaving.get(row.id)
+    if (leaving) throw leaving(row)
     const { node, store } = this.#parts
-    if (node === undefined || row.instance === null) return
-    if (mode === 'rw' && !(await store.write((tx) => openForWriting(tx, row.id, node))))
+    const isShared = node !== undefined && row.instance !== null
+    if (isShared && mode === 'rw' && !(await store.write((tx) => openForWriting(tx, row.id, node))))
       throw isElsewhere(row)
-    if ((await volumeById(store, row.id))?.instance !== node) throw isElsewhere(row)
+    const fresh = await volumeById(store, row.id)
+    if (!fresh) throw isBeingRemoved(row)
+    if (isShared && fresh.instance !== node) throw isElsewhere(row)
   }
 
   /** Counts something that this server opens itself; call the result when it is closed. */
@@ -315,9 +329,14 @@ export class Volumes {
   }
 
   /** Lets a volume leave: nothing opens it while the work goes on. Throws if something has it open. */
-  async leaving<T>(row: VolumeRow, work: () => Promise<T>): Promise<T> {
-    if (this.#leaving.has(row.id)) throw isElsewhere(row)
-    this.#leaving.add(row.id)
+  async leaving<T>(
+    row: VolumeRow,
+    work: () => Promise<T>,
+    refusal: (row: VolumeRow) => SandboxError = isElsewhere,
+  ): Promise<T> {
+    const other = this.#leaving.get(row.id)
+    if (other) throw other(row)
+    this.#leaving.set(row.id, refusal)
     try {
       const users = this.usersOf(row).map(({ id }) => id)
       if (users.length > 0)
@@ -355,6 +374,11 @@ const isElsewhere = ({ name }: VolumeRow): SandboxError =>
   new SandboxError('unreachable', `volume \`${name}\` is on another node, or on its way there`, {
     hint: 'repeat the request',
     retryAfterSecs: 1,
+  })
+
+const isBeingRemoved = ({ name }: VolumeRow): SandboxError =>
+  new SandboxError('conflict', `volume \`${name}\` is being removed`, {
+    hint: 'list volumes with `ringfence volume ls`',
   })
 
 const facts = ({ id, name, tenant }: VolumeRow) => ({ volume_id: id, name, tenant })
