@@ -8,7 +8,7 @@ import type { Protection } from '../model/plan.ts'
  */
 const PARTS: readonly string[] = ['HEAD', 'objects', 'refs', 'commondir']
 
-/** Whether a name exists in a directory below the mount, without following symbolic links. */
+/** Whether a name exists in a directory below the mount, without following symbolic links. Throws if that is unknown. */
 export type Has = (directory: string, name: string) => boolean
 
 const isWhole = (has: (part: string) => boolean): boolean =>
@@ -17,9 +17,14 @@ const isWhole = (has: (part: string) => boolean): boolean =>
 /** Whether a change of this relative path would turn a directory into a repository, or modify one. */
 export function touchesRepository(protection: Protection, relative: string, has: Has): boolean {
   const segments = relative.split('/').filter((segment) => segment !== '')
-  return (
-    completes(segments, has) || segments.some((_, start) => reachesInto(protection, segments, start, has))
-  )
+  try {
+    return (
+      completes(segments, has) || segments.some((_, start) => reachesInto(protection, segments, start, has))
+    )
+  } catch {
+    // SECURITY: what cannot be checked (a path that is too long, a loop) is refused.
+    return true
+  }
 }
 
 function completes(segments: readonly string[], has: Has): boolean {
@@ -45,11 +50,5 @@ function reachesInto({ inner }: Protection, segments: readonly string[], start: 
 /** For a directory open as `root`; the caller opened it without following symbolic links. */
 export const hasBelow =
   (root: number): Has =>
-  (directory, name) => {
-    try {
-      return lstatSync(`/proc/self/fd/${root}/${directory}/${name}`, { throwIfNoEntry: false }) !== undefined
-    } catch {
-      // SECURITY: a name that cannot be checked (too long, a loop) counts as existing, so that it is rejected.
-      return true
-    }
-  }
+  (directory, name) =>
+    lstatSync(`/proc/self/fd/${root}/${directory}/${name}`, { throwIfNoEntry: false }) !== undefined

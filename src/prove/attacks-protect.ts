@@ -12,6 +12,9 @@ const protectedWrite = (name: string, script: string, file: string): Attack => (
   succeeded: (_, __, workspace) => contentOf(join(workspace, file)).includes('PWNED'),
 })
 
+/** A package with a name that is free among dependencies. */
+const FREE = 'mkdir -p node_modules/p/.vscode; echo PWNED > node_modules/p/.vscode/tasks.json'
+
 /** Attacks on `fs.protect` by names. */
 export const PROTECTED: readonly Attack[] = [
   protectedWrite('write a git hook', 'echo PWNED > .git/hooks/pre-commit', '.git/hooks/pre-commit'),
@@ -93,6 +96,21 @@ export const PROTECTED: readonly Attack[] = [
     'out of a dependency directory, where the names are free',
     'mkdir -p node_modules/p/.vscode; echo PWNED > node_modules/p/.vscode/tasks.json; mv node_modules/p other',
     'other/.vscode/tasks.json',
+  ),
+  protectedWrite(
+    'a symlink to a dependency directory',
+    `${FREE}; ln -s node_modules/p other`,
+    'other/.vscode/tasks.json',
+  ),
+  protectedWrite(
+    'a symlink to a dependency directory, moved out of another one',
+    `${FREE}; ln -s ../node_modules/p node_modules/l; mkdir d; mv node_modules/l d`,
+    'd/l/.vscode/tasks.json',
+  ),
+  protectedWrite(
+    'a second name outside for a symlink to a dependency directory',
+    `${FREE}; ln -s ../node_modules/p node_modules/l; mkdir d; ln -P node_modules/l d`,
+    'd/l/.vscode/tasks.json',
   ),
   {
     name: 'make a hook executable',

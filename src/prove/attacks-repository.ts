@@ -13,6 +13,12 @@ const EXCHANGE = [
   'exchange=lambda a,b: ctypes.CDLL(None).renameat2(-100,a.encode(),-100,b.encode(),2)',
 ]
 
+/** Makes the working directory a repository; the last file is written only if everything else was. */
+const REPOSITORY_HERE = [
+  'os.mkdir("objects"); os.mkdir("refs"); open("HEAD","w").write("ref: refs/heads/x\\n")',
+  'open("config","w").write("PWNED"); open("made","w").write("PWNED")',
+]
+
 const planted = (name: string, script: string, file: string): Attack => ({
   name,
   script: () => script,
@@ -32,9 +38,30 @@ const MOVES: readonly Attack[] = [
     'up/.git/config',
   ),
   planted(
+    'build a repository whose own path is just short enough, and move it up',
+    `${python(
+      'import os',
+      'top=os.open(".",os.O_RDONLY)',
+      'while (rest := 4091-len(os.getcwdb())) > 0: name="d"*(rest if rest <= 200 else 199); os.mkdir(name); os.chdir(name)',
+      ...REPOSITORY_HERE,
+      'os.chdir(".."); os.rename(name,"up",dst_dir_fd=top)',
+    )}\nrm -rf d*`,
+    'up/made',
+  ),
+  planted(
+    'build a repository below a directory that nobody may search',
+    `mkdir -p A/b; (cd A/b; chmod 0 ..; ${python('import os', ...REPOSITORY_HERE)}\n); chmod 755 A`,
+    'A/b/made',
+  ),
+  planted(
     'exchange a directory for one among dependencies, where names are free',
     `mkdir -p node_modules/p/.vscode other; echo PWNED > node_modules/p/.vscode/tasks.json; ${python(...EXCHANGE, 'exchange("other","node_modules/p")')}`,
     'other/.vscode/tasks.json',
+  ),
+  planted(
+    'exchange a symlink for one to a dependency directory',
+    `mkdir -p node_modules/p/.vscode; echo PWNED > node_modules/p/.vscode/tasks.json; ln -s node_modules/p node_modules/l; ln -s x d; ${python(...EXCHANGE, 'exchange("d","node_modules/l")')}`,
+    'd/.vscode/tasks.json',
   ),
   planted(
     'exchange a link for a directory that leads to protected names',

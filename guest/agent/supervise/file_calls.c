@@ -51,13 +51,23 @@ int emulate_unlink(const struct supervised_call *call, int dirfd, uint64_t addre
   return result;
 }
 
+/* Whether a symlink leads to a dependency directory; one that cannot be read might. */
+static bool links_dependency_directory(const struct resolved_path *link) {
+  char target[PATH_MAX];
+  ssize_t length = readlinkat(link->fd, "", target, sizeof target - 1);
+  if (length < 0) return true;
+  target[length] = 0;
+  return names_dependency_directory(target);
+}
+
 /*
- * Moving a directory out of a dependency directory would bring names out that are only allowed inside. EXDEV makes the
- * caller copy it instead.
+ * Moving a directory out of a dependency directory would bring names out that are only allowed inside, and so would a
+ * symlink to one. EXDEV makes the caller copy it instead.
  */
 static bool leaves_dependency_directory(const struct resolved_path *from, const struct resolved_path *to) {
   char old[PATH_MAX * 2], new[PATH_MAX * 2];
-  if (!S_ISDIR(from->stat.st_mode)) return false;
+  bool brings_names = S_ISDIR(from->stat.st_mode) || (S_ISLNK(from->stat.st_mode) && links_dependency_directory(from));
+  if (!brings_names) return false;
   if (!resolved_path_text(from, old, sizeof old) || !resolved_path_text(to, new, sizeof new)) return true;
   return is_in_dependency_directory(old) && !is_in_dependency_directory(new);
 }
@@ -101,7 +111,8 @@ static int check_link(const struct resolved_path *from, const struct resolved_pa
   if (from->fd < 0 || to->must_be_dir) return -ENOENT;
   /* SECURITY: a second name for a protected file would be a way to write it. */
   int error = check_path(from, denies_write, "link");
-  return error ? error : check_path(to, denies_move_in, "create");
+  if (!error) error = check_path(to, denies_move_in, "create");
+  return !error && leaves_dependency_directory(from, to) ? -EXDEV : error;
 }
 
 int emulate_link(const struct supervised_call *call, int from_dir, uint64_t from_path, int to_dir, uint64_t to_path,
@@ -130,6 +141,11 @@ int emulate_link(const struct supervised_call *call, int from_dir, uint64_t from
   return result;
 }
 
+/*
+ * SECURITY: behind a symlink to a dependency directory, names would be free that are protected where the link is.
+ */
+static bool denies_shortcut(const char *path) { return denies_move_in(path) || !is_in_dependency_directory(path); }
+
 int emulate_symlink(const struct supervised_call *call, uint64_t target_address, int dirfd, uint64_t address) {
   char target[PATH_MAX];
   struct resolved_path resolved;
@@ -138,7 +154,7 @@ int emulate_symlink(const struct supervised_call *call, uint64_t target_address,
   if (result) return result;
   if (resolved.parent < 0 || resolved.fd >= 0) result = -EEXIST;
   else if (resolved.must_be_dir) result = -ENOENT;
-  else result = check_new_entry(&resolved, denies_move_in);
+  else result = check_new_entry(&resolved, names_dependency_directory(target) ? denies_shortcut : denies_move_in);
   if (!result) result = call_result(symlinkat(target, resolved.parent, resolved.name), &resolved, "create");
   if (!result) disk_add_entry();
   release_path(&resolved);

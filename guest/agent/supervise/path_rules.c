@@ -55,7 +55,7 @@ int check_path(const struct resolved_path *resolved, bool (*denies)(const char *
  * git takes any directory for a repository that has a HEAD and either objects and refs or a commondir that names their
  * location. It executes programs that the configuration there names.
  */
-enum { HEAD = 1, OBJECTS = 2, REFS = 4, COMMONDIR = 8 };
+enum { HEAD = 1, OBJECTS = 2, REFS = 4, COMMONDIR = 8, UNKNOWN_PARTS = -1 };
 static const char *const GIT_PARTS[] = {"HEAD", "objects", "refs", "commondir"};
 
 static bool is_repository(int parts) {
@@ -64,7 +64,8 @@ static bool is_repository(int parts) {
 
 /*
  * Which parts the directory `path[0..length)` has. A dangling symbolic link counts, because its target can be created
- * later.
+ * later. SECURITY: the caller may make this unknowable (a directory above that nobody may search, a path that gets too
+ * long), and still reach the directory itself.
  */
 static int git_parts_in(const char *path, size_t length) {
   char part[PATH_MAX * 2 + 16];
@@ -73,11 +74,15 @@ static int git_parts_in(const char *path, size_t length) {
   for (size_t i = 0; i < LENGTH(GIT_PARTS); i++) {
     snprintf(part, sizeof part, "%.*s/%s", (int)length, path, GIT_PARTS[i]);
     if (!fstatat(AT_FDCWD, part, &stat, AT_SYMLINK_NOFOLLOW)) parts |= 1 << i;
+    else if (errno != ENOENT && errno != ENOTDIR) return UNKNOWN_PARTS;
   }
   return parts;
 }
 
-bool is_git_directory(const char *path, size_t length) { return is_repository(git_parts_in(path, length)); }
+bool is_git_directory(const char *path, size_t length) {
+  int parts = git_parts_in(path, length);
+  return parts == UNKNOWN_PARTS || is_repository(parts);
+}
 
 /* The part that a name stands for, or 0. */
 static int git_part(const char *name) {
@@ -95,7 +100,7 @@ static bool completes_repository(const char *path) {
   /* A `.git` existed before the sandbox, and the files in it that name programs are protected already. */
   if (length >= 5 && !strncasecmp(path + length - 5, "/.git", 5)) return false;
   int parts = git_parts_in(path, length);
-  return !is_repository(parts) && is_repository(parts | part);
+  return parts == UNKNOWN_PARTS || (!is_repository(parts) && is_repository(parts | part));
 }
 
 /* Whether removing this name would turn a repository into a plain directory, in which nothing is protected. */

@@ -208,3 +208,11 @@ bool is_in_dependency_directory(const char *path) {
   split(&segments, path);
   return dependency_depth(&segments, root) != INT_MAX;
 }
+
+bool names_dependency_directory(const char *path) {
+  struct segments segments;
+  split(&segments, path);
+  for (int i = 0; i < segments.count; i++)
+    if (is_listed(&protection.except, &segments, i)) return true;
+  return segments.count == MAX_SEGMENTS;
+}

@@ -24,6 +24,8 @@ bool is_protected(const char *path);
 /* Whether something moved or linked to this path could bring protected names with it. */
 bool may_contain_protected(const char *path);
 bool is_in_dependency_directory(const char *path);
+/* Whether a path, such as the target of a symlink, has the name of a dependency directory in it. */
+bool names_dependency_directory(const char *path);
 
 /* path_rules.c: whether git would take the directory `path[0..length)` for a repository. */
 bool is_git_directory(const char *path, size_t length);

@@ -50,6 +50,7 @@ export type CopyOutResult = { readonly left: readonly SkippedPath[]; readonly si
 export class CopyOut {
   readonly #mount: Mount
   readonly #manifest: Manifest
+  readonly #protection: Protection | undefined
   readonly #judge: (root: number, relative: string, leads?: boolean) => boolean
   readonly #left: SkippedPath[] = []
   /** Directories that were not created; their contents are skipped too. */
@@ -63,6 +64,7 @@ export class CopyOut {
   ) {
     this.#mount = mount
     this.#manifest = manifest
+    this.#protection = protection
     this.#judge = (root, relative, leads = false) => {
       if (!protection) return false
       if (touchesRepository(protection, relative, hasBelow(root))) return true
@@ -130,6 +132,7 @@ export class CopyOut {
     if (kind === 'dir' && now?.isDirectory()) return
     if (kind === 'link' && now?.isSymbolicLink() && readlinkSync(destination) === entry.link) return
     if (this.#judge(root, name, kind === 'link')) return this.#leave(entry, 'protected')
+    if (kind === 'link' && this.#isShortcut(name, entry.link)) return this.#leave(entry, 'protected')
     if (!isUnchanged(now, this.#manifest.get(name))) return this.#leave(entry, 'changed')
     if (now?.isDirectory()) return this.#leave(entry, 'changed')
     const fresh = `${dir}/.ringfence-${randomBytes(8).toString('hex')}`
@@ -143,6 +146,17 @@ export class CopyOut {
       renameSync(fresh, destination)
     } else await this.#write(fresh, destination, entry, { reader, now })
     this.#manifest.set(name, copiedOf(lstatSync(destination, { bigint: true })))
+  }
+
+  /** SECURITY: behind a symlink to a dependency directory, names would be free that are protected where the link is. */
+  #isShortcut(name: string, target: string): boolean {
+    const free = this.#protection?.exceptBelow.map((one) => one.toLowerCase()) ?? []
+    const isBelow = (path: string): boolean =>
+      path
+        .toLowerCase()
+        .split('/')
+        .some((segment) => free.includes(segment))
+    return isBelow(target) && !isBelow(name)
   }
 
   async #write(
