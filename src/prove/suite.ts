@@ -1,4 +1,5 @@
-import { closeSync, mkdtempSync, openSync, readdirSync, rmSync } from 'node:fs'
+import { randomBytes } from 'node:crypto'
+import { closeSync, existsSync, mkdtempSync, openSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Backend, BackendSandbox } from '../backends/backend.ts'
@@ -52,11 +53,13 @@ async function succeedsAsRoot(
   const sandbox = await openFor(backend, { ...spec, ...attack.spec, limits }, root)
   let seen: Seen | undefined
   try {
+    const mark = `seen-${randomBytes(8).toString('hex')}`
+    await sandbox.files.write(`${workspace}/${mark}`, [])
     const argv = ['/bin/bash', '-c', `cd ${workspace}\n${attack.script(world, workspace)}`] as const
     const result = await besideVictim(sandbox, attack, workspace, () =>
       sandbox.exec({ ...attack.command, argv, user: 'root' }),
     )
-    seen = await opened(sandbox, workspace, attack)
+    seen = await opened(sandbox, { workspace, mark }, attack)
     await sandbox.close()
     return await attack.succeeded(result, world, seen?.path ?? '/nonexistent')
   } finally {
@@ -71,13 +74,13 @@ type Seen = { readonly path: string; readonly release: () => void }
 /** An attack on the memory limit may have ended the sandbox; its output tells whether it succeeded. */
 async function opened(
   sandbox: BackendSandbox,
-  workspace: string,
+  { workspace, mark }: { readonly workspace: string; readonly mark: string },
   { limits }: Attack,
 ): Promise<Seen | undefined> {
   try {
     const layers = (await sandbox.layers()).join(' ')
     if (layers.includes('microvm')) return await copiedOut(sandbox, workspace)
-    const fd = openSync(seenFromHost(layers, workspace), 'r')
+    const fd = openSync(seenFromHost(layers, workspace, mark), 'r')
     return { path: `/proc/self/fd/${fd}`, release: () => closeSync(fd) }
   } catch (error) {
     if (limits?.memoryMb === undefined) throw error
@@ -99,8 +102,11 @@ async function copiedOut(sandbox: BackendSandbox, path: string): Promise<Seen> {
   return { path: dir, release: () => rmSync(dir, { recursive: true, force: true }) }
 }
 
-/** A path in the sandbox, through the first of its processes. An isolated command has a first process too, one level deeper. */
-function seenFromHost(layers: string, path: string): string {
+/**
+ * A directory of the sandbox, through the first of its processes. An isolated command has a first process too, one level deeper.
+ * The file `mark` tells the sandbox from one that has just ended, whose first process may still be there.
+ */
+function seenFromHost(layers: string, path: string, mark: string): string {
   const id = /root-user\(host id (\d+)\)/.exec(layers)?.[1]
   const levels = (pid: string): number => {
     const status = /^\d+$/.test(pid) ? (readText(`/proc/${pid}/status`) ?? '') : ''
@@ -108,9 +114,13 @@ function seenFromHost(layers: string, path: string): string {
     return status.includes(`\nUid:\t${id}\t`) ? numbers.length : 0
   }
   const firsts = readdirSync('/proc').map((pid) => ({ pid, levels: levels(pid) }))
-  const [first] = firsts.filter((one) => one.levels > 0).sort((a, b) => a.levels - b.levels)
-  if (first === undefined) throw new Error('the sandbox has no first process')
-  return join('/proc', first.pid, 'root', path)
+  const found = firsts
+    .filter(({ levels }) => levels > 0)
+    .sort((a, b) => a.levels - b.levels)
+    .map(({ pid }) => join('/proc', pid, 'root', path))
+    .find((directory) => existsSync(join(directory, mark)))
+  if (found === undefined) throw new Error('the sandbox has no first process')
+  return found
 }
 
 /** Runs an attack while the attack's victim, if it has one, runs in the same sandbox. */

@@ -79,7 +79,9 @@ describe('a Dockerfile', () => {
     const doubled = Array.from({ length: 40 }, () => 'ENV A=$A$A').join('\n')
     expect(() => steps(`ENV A=0123456789\n${doubled}`)).toThrow('variables of the Dockerfile add more')
     const copied = Array.from({ length: 1000 }, (_, i) => `ENV B${i}=$A`).join('\n')
-    expect(() => steps(`ENV A=${'x'.repeat(10_000)}\n${copied}`)).toThrow('variables of the Dockerfile add more')
+    expect(() => steps(`ENV A=${'x'.repeat(10_000)}\n${copied}`)).toThrow(
+      'variables of the Dockerfile add more',
+    )
     expect(steps('ENV A=1\nENV A=$A$A')).toEqual([
       { type: 'ENV', args: ['A', '1'] },
       { type: 'ENV', args: ['A', '11'] },

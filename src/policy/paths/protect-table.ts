@@ -8,7 +8,7 @@
  *    Dockerfile, compose files, Vagrantfile, flake.nix, linters' and test runners' configuration, bunfig.toml;
  *  - build output: node_modules, .venv, target, dist, .pnp.cjs, .terraform;
  *  - version files that contain only a number: .nvmrc, .node-version, .python-version, .ruby-version, .sdkmanrc;
- *  - variables without code: .env (a credential name, and hidden where it exists);
+ *  - variables without code: .env (a credential name, and hidden where it exists; aider takes commands from it);
  *  - git's data: objects, refs, index, HEAD, `.gitattributes` (it chooses among drivers that only the configuration
  *    defines), `rebase-apply` (patches, no commands). A commit can contain any of the names below; checking it out is a
  *    person's decision, as with any branch that was fetched;
@@ -61,9 +61,21 @@ export const ANYWHERE: readonly ProtectedRow[] = [
   ...rows('where hooks are kept by custom; core.hooksPath often points there', '.githooks .git-hooks .husky'),
   ...rows(
     'hook managers: what git’s hooks start',
-    `.pre-commit-config.yaml .overcommit.yml .lefthook .lefthook-local .lefthook.yml .lefthook.yaml
-     lefthook.yml lefthook.yaml lefthook.toml lefthook.json lefthook-local.yml .simple-git-hooks.json
-     .simple-git-hooks.cjs`,
+    `.pre-commit-config.yaml .pre-commit-config.yml prek.toml .overcommit.yml .simple-git-hooks.json
+     .simple-git-hooks.cjs .lefthook .lefthook-local`,
+  ),
+  ...rows(
+    'lefthook reads the first of these that it finds, and merges the local ones',
+    [
+      'lefthook',
+      '.lefthook',
+      'lefthook-local',
+      '.lefthook-local',
+      '.config/lefthook',
+      '.config/lefthook-local',
+    ]
+      .flatMap((name) => ['yml', 'yaml', 'toml', 'json', 'jsonc'].map((ending) => `${name}.${ending}`))
+      .join(' '),
   ),
   ...rows(
     'editors: tasks, debuggers, language servers',
@@ -84,7 +96,8 @@ export const ANYWHERE: readonly ProtectedRow[] = [
   ...rows(
     'shells run it at their start or end',
     `.bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile
-     .zlogin .zlogout .kshrc .cshrc .tcshrc .login .logout .config/fish .inputrc`,
+     .zlogin .zlogout .kshrc .cshrc .tcshrc .login .logout .config/fish .config/nushell .bash_completion
+     .oh-my-zsh .inputrc`,
   ),
   ...rows(
     'sessions and services of a desktop start it',
@@ -113,9 +126,10 @@ export const ANYWHERE: readonly ProtectedRow[] = [
   ),
   ...rows(
     'package managers load code from it at any command, even one that only lists',
-    `.npmrc .yarnrc .yarnrc.yml .yarn/releases .yarn/plugins .pnpmfile.cjs .pnpmfile.mjs .cargo/config
-     .cargo/config.toml`,
+    `.npmrc .yarnrc .yarnrc.yml .yarn/releases .yarn/plugins .pnpmfile.cjs .pnpmfile.mjs
+     pnpm-workspace.yaml .cargo/config .cargo/config.toml`,
   ),
+  ...rows('rustup runs the compiler of the directory that it names', 'rust-toolchain rust-toolchain.toml'),
   ...rows('says where packages come from, for every project of the user', '.config/pip .pip'),
   ...rows(
     'containers and cloud machines that editors open by themselves',
@@ -125,19 +139,19 @@ export const ANYWHERE: readonly ProtectedRow[] = [
     'coding agents: hooks, commands, tool servers, permissions',
     `.mcp.json .claude .claude.json .codex .agents .cursor .gemini .windsurf .continue .aider.conf.yml
      .roo .roomodes .kiro .opencode opencode.json opencode.jsonc .crush.json crush.json .goose .amp
-     .augment .cline .clinerules .kilocode .trae .junie .qwen .factory .copilot .amazonq .github/hooks`,
+     .augment .cline .clinerules .kilocode .trae .junie .qwen .factory .copilot .amazonq .github/hooks .github/extensions`,
   ),
   ...rows(
     'agents take it for their instructions',
     `CLAUDE.md CLAUDE.local.md AGENTS.md AGENTS.override.md AGENT.md GEMINI.md QWEN.md CRUSH.md WARP.md
-     .cursorrules .windsurfrules .goosehints .github/copilot-instructions.md .github/instructions
-     .github/prompts .github/agents`,
+     .cursorrules .windsurfrules .goosehints .rules .agent .github/copilot-instructions.md
+     .github/instructions .github/prompts .github/agents .github/skills .github/chatmodes`,
   ),
   ...rows(
     'runs on other machines after the next push',
     `.github/workflows .github/actions .gitlab-ci.yml .circleci .travis.yml azure-pipelines.yml
-     bitbucket-pipelines.yml .drone.yml .woodpecker .woodpecker.yml Jenkinsfile .buildkite .cirrus.yml
-     .appveyor.yml appveyor.yml .forgejo/workflows .gitea/workflows`,
+     bitbucket-pipelines.yml .drone.yml .woodpecker .woodpecker.yml .woodpecker.yaml Jenkinsfile
+     .buildkite .cirrus.yml .build.yml .builds .tekton .semaphore .appveyor.yml appveyor.yml .forgejo/workflows .gitea/workflows`,
   ),
 ]
 

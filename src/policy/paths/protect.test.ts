@@ -43,6 +43,13 @@ describe('names that a person, an editor, a shell or another agent runs later ar
     ['packages/a/agents.md', 'agents.md'],
     ['.github/workflows', '.github/workflows'],
     ['a/.github/Workflows/ci.yml', '.github/workflows'],
+    ['pnpm-workspace.yaml', 'pnpm-workspace.yaml'],
+    ['crates/a/rust-toolchain.toml', 'rust-toolchain.toml'],
+    ['prek.toml', 'prek.toml'],
+    ['.config/lefthook-local.jsonc', '.config/lefthook-local.jsonc'],
+    ['.lefthook.toml', '.lefthook.toml'],
+    ['.github/extensions/x/extension.mjs', '.github/extensions'],
+    ['.rules', '.rules'],
     // The surrounding path does not matter.
     ['./.envrc', '.envrc'],
     ['//.envrc', '.envrc'],

@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import type { NewEvent } from '../../model/event.ts'
+import type { Event } from '../../model/event.ts'
 import { openStore } from '../../store/open.ts'
 import type { Store } from '../../store/sql.ts'
 import { Volumes } from './volumes.ts'
@@ -15,7 +15,7 @@ let dir: string
 let store: Store
 let volumes: Volumes
 /** Called with each record before it is stored. */
-let onRecord: (event: NewEvent) => Promise<void> = async () => {}
+let onRecord: (event: Event) => Promise<void> = async () => {}
 
 beforeEach(async () => {
   dir = mkdtempSync(join(tmpdir(), 'ringfence-volumes-'))

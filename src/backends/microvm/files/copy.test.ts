@@ -18,9 +18,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { planOf } from '../../../../test/conformance/world.ts'
-import type { Mount, Plan } from '../../../model/plan.ts'
+import type { Mount, Plan, Protection } from '../../../model/plan.ts'
 import { refusedBy } from '../../../policy/paths/protect.ts'
 import { CopyIn } from '../../copy-in.ts'
+import { touchesRepository } from '../../git-shape.ts'
 import { TarReader } from '../../tar/reader.ts'
 import { type Header, header, padding } from '../../tar/writer.ts'
 import { CopyOut, type CopyOutResult } from './copy-out.ts'
@@ -201,6 +202,31 @@ describe('back from the guest', () => {
       expect(existsSync(join(outside, 'planted'))).toBe(false)
     },
   )
+
+  test('a symlink to a dependency directory is created only in one', async () => {
+    const link = (name: string, target: string): Entry => ({ name, type: '2', link: target, mode: 0o777 })
+    const { left } = await takeBack([
+      { name: 'node_modules', type: '5', mode: 0o755 },
+      link('node_modules/other', '../node_modules/p'),
+      link('shortcut', 'node_modules/p'),
+      link('SHORTCUT', './Node_Modules/p'),
+    ])
+    expect(left).toEqual([
+      { path: 'shortcut', why: 'protected' },
+      { path: 'SHORTCUT', why: 'protected' },
+    ])
+    expect(readlinkSync(at('node_modules', 'other'))).toBe('../node_modules/p')
+  })
+
+  test('what would complete a repository at a path that cannot be looked at is not created', () => {
+    const unknown = (): boolean => {
+      throw new Error('too long')
+    }
+    const { plan } = copyOf()
+    for (const path of ['d/HEAD', 'd/config', 'd/hooks/post-commit'])
+      expect(touchesRepository(plan.protection as Protection, path, unknown)).toBe(true)
+    expect(touchesRepository(plan.protection as Protection, 'd/other', unknown)).toBe(false)
+  })
 
   test('nothing is written through a symlink of the guest or of the host', async () => {
     symlinkSync(outside, at('way'))
