@@ -14,9 +14,9 @@ afterAll(() => testHost.drop())
 
 const python = (...lines: readonly string[]): string => `python3 - <<'X'\n${lines.join('\n')}\nX`
 
-async function said(spec: Record<string, unknown>, lines: string): Promise<string> {
+async function said(spec: Record<string, unknown>, lines: string, name = 'guard.sh'): Promise<string> {
   await using sandbox = await testHost.open(spec)
-  const { stdout, stderr } = await sandbox.exec(testHost.script('guard.sh', lines))
+  const { stdout, stderr } = await sandbox.exec(testHost.script(name, lines))
   return text(stdout) + text(stderr)
 }
 
@@ -48,6 +48,34 @@ describe('files that PID 1 opens on behalf of a command', () => {
       'os.close(os.open(f"/proc/{child}/oom_score_adj",os.O_RDWR|os.O_CREAT)); os.kill(child,9); print("fine")',
     )
     expect(await said({ preset: 'danger-full-access' }, own)).toBe('fine\n')
+  })
+})
+
+describe('two sandboxes with one workspace', () => {
+  const half = (create: string, remove: string): string =>
+    python(
+      'import os,time',
+      'os.makedirs("raced/refs",exist_ok=True); both=0',
+      'has=lambda: os.path.lexists("raced/HEAD") and os.path.lexists("raced/objects")',
+      `end=time.time()+${FULL ? 10 : 2}`,
+      'while time.time()<end:',
+      ` try: ${create}`,
+      ' except OSError: pass',
+      ' if has(): time.sleep(0.05); both+=has()',
+      ` try: ${remove}`,
+      ' except OSError: pass',
+      'print(both)',
+    )
+
+  test('build no git repository together', async () => {
+    const halves = [
+      half('open("raced/HEAD","w").close()', 'os.unlink("raced/HEAD")'),
+      half('os.mkdir("raced/objects")', 'os.rmdir("raced/objects")'),
+    ]
+    expect(await Promise.all(halves.map((lines, at) => said({}, lines, `half-${at}.sh`)))).toEqual([
+      '0\n',
+      '0\n',
+    ])
   })
 })
 

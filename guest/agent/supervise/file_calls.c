@@ -14,7 +14,7 @@ int emulate_create(const struct supervised_call *call, int dirfd, uint64_t addre
   if (!result) {
     int failed =
         directory ? mkdirat(resolved.parent, resolved.name, mode) : mknodat(resolved.parent, resolved.name, mode, dev);
-    result = call_result(failed, &resolved, "create");
+    result = created_result(failed, &resolved, "create");
   }
   if (!result) disk_add_entry();
   release_path(&resolved);
@@ -25,7 +25,7 @@ int emulate_create(const struct supervised_call *call, int dirfd, uint64_t addre
 static bool may_remove(const struct resolved_path *resolved) {
   char path[PATH_MAX * 2];
   return resolved->parent >= 0 && resolved->fd < 0 && !resolved->must_be_dir && !is_procfs(resolved->parent) &&
-         resolved_path_text(resolved, path, sizeof path) && !denies_remove(path);
+         resolved_path_text(resolved, path, sizeof path) && !is_denied(resolved, path, denies_remove);
 }
 
 int emulate_unlink(const struct supervised_call *call, int dirfd, uint64_t address, int flags) {
@@ -97,7 +97,8 @@ int emulate_rename(const struct supervised_call *call, int from_dir, uint64_t fr
   bool exchange = flags & 2 /* RENAME_EXCHANGE */;
   result = check_rename(&from, &to, exchange);
   if (!result) {
-    result = call_result((int)syscall(SYS_renameat2, from.parent, from.name, to.parent, to.name, flags), &to, "move");
+    int failed = (int)syscall(SYS_renameat2, from.parent, from.name, to.parent, to.name, flags);
+    result = to.fd < 0 ? created_result(failed, &to, "move") : call_result(failed, &to, "move");
     bool same = from.stat.st_ino == to.stat.st_ino && from.stat.st_dev == to.stat.st_dev;
     if (!result && to.fd >= 0 && !exchange && !same) disk_remove_entry();
   }
@@ -133,7 +134,7 @@ int emulate_link(const struct supervised_call *call, int from_dir, uint64_t from
     snprintf(link, sizeof link, "/proc/self/fd/%d", from.fd);
     int failed = from.parent < 0 ? linkat(AT_FDCWD, link, to.parent, to.name, AT_SYMLINK_FOLLOW)
                                  : linkat(from.parent, from.name, to.parent, to.name, 0);
-    result = call_result(failed, &to, "link");
+    result = created_result(failed, &to, "link");
   }
   if (!result) disk_add_entry();
   release_path(&from);
@@ -155,7 +156,7 @@ int emulate_symlink(const struct supervised_call *call, uint64_t target_address,
   if (resolved.parent < 0 || resolved.fd >= 0) result = -EEXIST;
   else if (resolved.must_be_dir) result = -ENOENT;
   else result = check_new_entry(&resolved, names_dependency_directory(target) ? denies_shortcut : denies_move_in);
-  if (!result) result = call_result(symlinkat(target, resolved.parent, resolved.name), &resolved, "create");
+  if (!result) result = created_result(symlinkat(target, resolved.parent, resolved.name), &resolved, "create");
   if (!result) disk_add_entry();
   release_path(&resolved);
   return result;

@@ -80,7 +80,9 @@ static int open_entry(const struct supervised_call *call, struct resolved_path *
   mode &= ~caller_umask(call->caller);
   int fd =
       openat(resolved->parent, resolved->name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY, mode & 07777);
-  return fd < 0 ? call_result(-1, resolved, "write") : reply_with_open_file(call, fd, flags, !existed);
+  if (fd < 0) return call_result(-1, resolved, "write");
+  int refused = existed ? 0 : created_result(0, resolved, "write");
+  return refused ? (close(fd), refused) : reply_with_open_file(call, fd, flags, !existed);
 }
 
 /*
@@ -93,7 +95,8 @@ static int open_simple(const struct supervised_call *call, int dirfd, uint64_t a
   if (limits.disk_bytes || (flags & O_TMPFILE) == O_TMPFILE) return NOT_SIMPLE;
   int result = resolve_argument(call, &resolved, dirfd, address, PARENT_ONLY);
   if (result) return result;
-  if (resolved.parent < 0 || resolved.must_be_dir || is_procfs(resolved.parent)) result = NOT_SIMPLE;
+  bool needs_existence = (flags & O_CREAT) && names_git_part(resolved.name);
+  if (resolved.parent < 0 || resolved.must_be_dir || needs_existence || is_procfs(resolved.parent)) result = NOT_SIMPLE;
   else if (!(result = check_path(&resolved, denies_create, "write"))) {
     if (flags & O_CREAT) mode &= ~caller_umask(call->caller);
     int fd =

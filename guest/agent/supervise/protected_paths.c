@@ -147,7 +147,7 @@ static bool ends_inside_pattern(const struct patterns *patterns, const struct se
 static bool is_in_git_directory(const char *path, const struct segments *segments, int start) {
   size_t length = (size_t)(segments->start[start] - path);
   while (length > 0 && path[length - 1] == '/') length--;
-  return is_git_directory(path, length);
+  return is_git_directory(path, length, segments->count - 1 - start);
 }
 
 /* Starts at the first segment, because the mounted directory itself may be the `.git` of `.git/hooks`. */

@@ -27,7 +27,10 @@ bool is_in_dependency_directory(const char *path);
 /* Whether a path, such as the target of a symlink, has the name of a dependency directory in it. */
 bool names_dependency_directory(const char *path);
 
-/* path_rules.c: whether git would take the directory `path[0..length)` for a repository. */
-bool is_git_directory(const char *path, size_t length);
+/*
+ * path_rules.c: whether git would take the directory `path[0..length)` for a repository. It contains the checked entry,
+ * with `between` directories in between.
+ */
+bool is_git_directory(const char *path, size_t length, int between);
 
 #endif

@@ -103,6 +103,8 @@ int check_connect(const struct supervised_call *call, uint64_t address, uint64_t
 /* path_rules.c: whether a resolved path may be changed. */
 /* Returns 0, or -errno after reporting a violation. `what` is the verb of the report. */
 int check_path(const struct resolved_path *resolved, bool (*denies)(const char *), const char *what);
+/* The same for a path that is known, without a report. */
+bool is_denied(const struct resolved_path *resolved, const char *path, bool (*denies)(const char *));
 bool denies_write(const char *path);
 bool denies_create(const char *path);
 bool denies_remove(const char *path);
@@ -116,6 +118,10 @@ bool resolved_path_text(const struct resolved_path *resolved, char *path, size_t
 bool is_disk_full(const struct resolved_path *resolved);
 /* The result of a call that we made; reports a write to a read-only mount. */
 int call_result(int failed, const struct resolved_path *resolved, const char *what);
+/* The same after an entry was created that did not exist before. */
+int created_result(int failed, const struct resolved_path *resolved, const char *what);
+/* Whether a name is one of those by which git recognizes a repository. */
+bool names_git_part(const char *name);
 
 /* trace.c: records what commands open and execute, to derive a policy from it. */
 extern bool tracing;
