@@ -316,6 +316,18 @@ describe('the file-system guard', () => {
     expect([...made, 'node_modules'].sort()).toEqual([...new Set(allowed)].sort())
   })
 
+  test('protects `.config/git` also when `.config` is the workspace', async () => {
+    const root = join(freshWorkspace({ workspace, outside: [] }), '.config')
+    mkdirSync(join(root, 'git'), { recursive: true })
+    await using sandbox = await Sandbox.create({ workspace: root }, options)
+    const { stdout } = await sandbox.exec([
+      'bash',
+      '-c',
+      'for file in git/config nvim other/git plain; do mkdir -p "$(dirname $file)"; echo x > $file && echo $file; done 2>/dev/null',
+    ])
+    expect(Buffer.from(stdout).toString()).toBe('other/git\nplain\n')
+  })
+
   test('protects git directories behind a symlink, a worktree pointer or a granted .git', async () => {
     const root = freshWorkspace({ workspace, outside: [] })
     renameSync(join(root, '.git'), join(root, 'repository'))

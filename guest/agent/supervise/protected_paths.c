@@ -124,11 +124,12 @@ static const struct entry *candidates(const struct patterns *patterns, const str
   return patterns->buckets[bucket_of(segments->start[start], segments->length[start])];
 }
 
-static bool has_pattern(const struct patterns *patterns, const struct segments *segments, int start) {
+/* Only patterns that reach beyond the first `outside` segments count. */
+static bool has_pattern(const struct patterns *patterns, const struct segments *segments, int start, int outside) {
   for (const struct entry *entry = candidates(patterns, segments, start); entry; entry = entry->next) {
     bool whole;
-    matched_segments(segments, start, entry->text, &whole);
-    if (whole) return true;
+    int count = matched_segments(segments, start, entry->text, &whole);
+    if (whole && start + count > outside) return true;
   }
   return false;
 }
@@ -153,8 +154,8 @@ static bool is_in_git_directory(const char *path, const struct segments *segment
 /* Starts at the first segment, because the mounted directory itself may be the `.git` of `.git/hooks`. */
 static bool has_inner_pattern(const char *path, const struct segments *segments, int root) {
   for (int start = 0; start < segments->count; start++) {
-    if (has_pattern(&inner, segments, start)) return true;
-    if (start >= root && has_pattern(&in_repository, segments, start) && is_in_git_directory(path, segments, start))
+    if (has_pattern(&inner, segments, start, 0)) return true;
+    if (start >= root && has_pattern(&in_repository, segments, start, 0) && is_in_git_directory(path, segments, start))
       return true;
   }
   return false;
@@ -170,9 +171,10 @@ bool is_protected(const char *path) {
   if (segments.count == MAX_SEGMENTS) return true;
   if (segments.count > root && is_listed(&protection.roots, &segments, segments.count - 1)) return true;
   if (is_pinned(path) || has_inner_pattern(path, &segments, root)) return true;
+  /* The mounted directory may be the `.config` of `.config/git`. */
   int dependency = dependency_depth(&segments, root);
-  for (int start = root; start < segments.count && start <= dependency; start++)
-    if (has_pattern(&names, &segments, start)) return true;
+  for (int start = 0; start < segments.count && start <= dependency; start++)
+    if (has_pattern(&names, &segments, start, root)) return true;
   return false;
 }
 
@@ -196,7 +198,7 @@ bool may_contain_protected(const char *path) {
       return true;
   }
   int dependency = dependency_depth(&segments, root);
-  for (int start = root; start < segments.count && start <= dependency; start++)
+  for (int start = 0; start < segments.count && start <= dependency && segments.count > root; start++)
     if (ends_inside_pattern(&names, &segments, start)) return true;
   return false;
 }
