@@ -16,6 +16,7 @@ import { openStore } from '../store/open.ts'
 import type { Store } from '../store/sql.ts'
 import { beginInstance } from '../supervisor/instance.ts'
 import { PrivateDirectories } from '../supervisor/private-directories.ts'
+import { assertFreeSpace } from '../supervisor/readiness.ts'
 import { Templates } from '../supervisor/snapshots/templates.ts'
 import type { Pruned } from '../supervisor/telemetry/retention.ts'
 import { countRecords, timedStore } from '../supervisor/telemetry/server-metrics.ts'
@@ -198,7 +199,10 @@ async function archivesOf(
   const shared = sharedArchives(membership, archives)
   return {
     archives,
-    templates: new Templates(store, join(ringfence.stateDir, 'templates'), undefined, shared),
+    templates: new Templates(store, join(ringfence.stateDir, 'templates'), {
+      shared,
+      assertFreeSpace: () => assertFreeSpace(ringfence.stateDir),
+    }),
   }
 }
 

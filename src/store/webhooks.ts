@@ -53,6 +53,11 @@ export async function countWebhooks(tx: Tx, tenant: string): Promise<number> {
   return Number(row?.count ?? 0)
 }
 
+/** Whether a webhook was not removed. */
+export async function hasWebhook(store: Store, id: string): Promise<boolean> {
+  return (await store.read('SELECT 1 AS found FROM webhooks WHERE id = ?', [id])).length > 0
+}
+
 /** Lists webhooks, of one tenant or all. */
 export async function listWebhooks(store: Store, tenant?: string): Promise<WebhookRow[]> {
   const rows =

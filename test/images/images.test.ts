@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto'
 import {
   existsSync,
   lstatSync,
@@ -116,6 +117,49 @@ describe.skipIf(!hasRegistry)('an image', () => {
       expect((await images.pull('test/second', { tenant: 'ada' })).digest).toBe(second.digest)
     } finally {
       settings.now = before
+    }
+  })
+
+  test('that is still being unpacked counts towards the quota of its tenant', async () => {
+    for (const name of ['slow', 'other'])
+      await registry.push(`test/${name}`, [[{ name, data: randomBytes(3_000_000) }]])
+    let release = (): void => {}
+    const released = new Promise<void>((resolve) => {
+      release = resolve
+    })
+    // Gives all of a large blob of `slow` but its end.
+    const mirror = createServer(async ({ url = '', headers }, answer) => {
+      const accept = String(headers.accept ?? '*/*')
+      const from = await fetch(`${registry.url}${url}`, { headers: { accept } })
+      const body = Buffer.from(await from.arrayBuffer())
+      answer.writeHead(from.status, { 'content-type': from.headers.get('content-type') ?? '' })
+      if (url.includes('/slow/blobs/') && body.length > 100_000) {
+        answer.write(body.subarray(0, -1000))
+        await released
+        answer.end(body.subarray(-1000))
+      } else answer.end(body)
+    })
+    await new Promise<void>((resolve) => mirror.listen(0, '127.0.0.1', resolve))
+    const url = `http://127.0.0.1:${(mirror.address() as { port: number }).port}`
+    const before = settings.now
+    settings.now = { ...before, maxTenantMb: 4, mirrors: [{ registry: 'docker.io', url }] }
+    try {
+      const slow = images.pull('test/slow', { tenant: 'eve' })
+      slow.catch(() => {})
+      const unpacked = (): boolean =>
+        drafts().some((name) => {
+          const file = join(dir, 'trees', name, 'root', 'slow')
+          return existsSync(file) && lstatSync(file).size > 2_000_000
+        })
+      await expect.poll(unpacked).toBe(true)
+      await expect(images.pull('test/other', { tenant: 'eve' })).rejects.toThrow(/more than 4 MB/)
+      expect(drafts()).toHaveLength(1)
+      release()
+      expect(existsSync(treeOf((await slow).digest))).toBe(true)
+    } finally {
+      release()
+      settings.now = before
+      mirror.close()
     }
   })
 

@@ -16,7 +16,7 @@ describe.runIf(canHaveRoot)('snapshots of one tenant', () => {
     const dir = join(host.base, 'templates')
     mkdirSync(dir)
     const store = await openStore({ stateDir: dir, databaseUrl: '' })
-    const templates = new Templates(store, dir, 70 * 1024 * 1024)
+    const templates = new Templates(store, dir, { archiveBytes: 70 * 1024 * 1024 })
     await using one = await host.open()
     await using two = await host.open()
     for (const sandbox of [one, two]) await sh(sandbox, 'head -c 40M /dev/urandom > /opt/big; sync', 'root')
@@ -38,7 +38,7 @@ describe.runIf(canHaveRoot)('snapshots of one tenant', () => {
     const store = await openStore({ stateDir: base, databaseUrl: '' })
     const [here, there] = ['here', 'there'].map((node) => {
       const shared = { node, fetch: () => Promise.reject(new Error('not needed')), copy: async () => [] }
-      return new Templates(store, join(base, node), 70 * 1024 * 1024, shared)
+      return new Templates(store, join(base, node), { archiveBytes: 70 * 1024 * 1024, shared })
     }) as [Templates, Templates]
     await using sandbox = await host.open({ limits: { diskMb: 128 } })
     await sh(sandbox, 'head -c 40M /dev/urandom > /opt/big; sync', 'root')

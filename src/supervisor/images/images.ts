@@ -15,6 +15,7 @@ import { join } from 'node:path'
 import * as zlib from 'node:zlib'
 import { SandboxError } from '../../model/errors.ts'
 import type { Signer } from '../archives/s3.ts'
+import { type DiskQuota, DiskQuotas, type DiskWrite } from '../disk-quotas.ts'
 import { type AwsCredentials, ecrCredentials } from './ecr.ts'
 import { type ImageName, imageText, parseImageName } from './image-name.ts'
 import { LayerUnpacker } from './layer.ts'
@@ -78,9 +79,11 @@ export class Images {
   readonly #parts: Parts
   readonly #underWay = new Map<string, Promise<void>>()
   readonly #users: TreeUsers
+  readonly #quotas: DiskQuotas
 
   constructor(parts: Parts) {
     this.#parts = parts
+    this.#quotas = new DiskQuotas(parts.assertFreeSpace)
     this.#users = new TreeUsers(parts.dir)
   }
 
@@ -93,20 +96,36 @@ export class Images {
     const { digest } = manifest
     const source = `${name.registry}/${name.repository}`
     this.#markUsed(digest)
-    if (this.#has(digest) && this.#users.isFrom(hashOf(digest), source))
-      say(`${imageText(name)}: ${digest} is here already`)
-    else {
-      this.#parts.assertFreeSpace?.()
-      if (tenant !== undefined) this.#assertRoom(tenant)
-      await this.#once(`${source}@${digest}`, async () => {
-        if (this.#has(digest)) await this.#prove(registry, manifest, imageText(name), say)
-        else await this.#unpack(registry, manifest, imageText(name), say)
-        this.#users.addSource(hashOf(digest), source)
-      })
+    const write = await this.#quotas.begin(this.#quotaOf(tenant))
+    try {
+      if (this.#has(digest) && this.#users.isFrom(hashOf(digest), source))
+        say(`${imageText(name)}: ${digest} is here already`)
+      else {
+        this.#parts.assertFreeSpace?.()
+        write.take(0)
+        await this.#once(`${tenant ?? ''} ${source}@${digest}`, async () => {
+          if (this.#has(digest)) await this.#prove(registry, manifest, imageText(name), say)
+          else await this.#unpack(registry, manifest, { name: imageText(name), say, write })
+          this.#users.addSource(hashOf(digest), source)
+        })
+      }
+      if (tenant !== undefined) await this.#count(digest, tenant)
+    } finally {
+      await write.end()
     }
-    if (tenant !== undefined) await this.#count(digest, tenant)
     // The name that the caller used, not that of the first pull.
     return { ...this.get(digest), name: imageText(name) }
+  }
+
+  /** SECURITY: what a pull unpacks counts for its tenant at once, so that parallel pulls share one quota. */
+  #quotaOf(tenant: string | undefined): DiskQuota {
+    const { maxTenantMb } = this.#parts.settings()
+    return {
+      name: `images ${tenant ?? ''}`,
+      stored: async () => (tenant === undefined ? new Map() : this.#users.treesOf(tenant)),
+      bytes: tenant === undefined ? Number.POSITIVE_INFINITY : maxTenantMb * MB,
+      refuse: () => noRoom(maxTenantMb),
+    }
   }
 
   /** INVARIANT: the tree counts before anything is made of it, and the last one that did not fit is removed again. */
@@ -124,14 +143,8 @@ export class Images {
 
   #assertRoom(tenant: string): void {
     const { maxTenantMb } = this.#parts.settings()
-    if (this.#users.bytesOf(tenant) <= maxTenantMb * MB) return
-    throw new SandboxError(
-      'resource-limit-exceeded',
-      `the images of this tenant take more than ${maxTenantMb} MB`,
-      {
-        hint: 'remove templates that are not needed; their images are removed a day later. The operator can raise `max_mb_per_tenant` in [images]',
-      },
-    )
+    const used = [...this.#users.treesOf(tenant).values()].reduce((total, bytes) => total + bytes, 0)
+    if (used > maxTenantMb * MB) throw noRoom(maxTenantMb)
   }
 
   /** Lets a repository give all layers of a tree that another one gave before. */
@@ -234,7 +247,10 @@ export class Images {
     return join(this.#parts.dir, hashOf(digest))
   }
 
-  /** Two pulls of one image share the work. SECURITY: only from the same place, because another one may never end. */
+  /**
+   * Two pulls of one image share the work. SECURITY: only from the same place, because another one may never end, and only of the
+   * same tenant, whose quota may end it.
+   */
   #once(source: string, work: () => Promise<void>): Promise<void> {
     const before = this.#underWay.get(source)
     if (before) return before
@@ -246,14 +262,13 @@ export class Images {
   async #unpack(
     registry: Registry,
     { digest, config, layers }: Manifest,
-    name: string,
-    say: (line: string) => void,
+    { name, say, write }: Unpacking,
   ): Promise<void> {
     const { maxMb, maxFiles } = this.#parts.settings()
     const said = configOf(await registry.small(config))
     const draft = join(this.#parts.dir, `.draft-${randomBytes(6).toString('hex')}`)
     mkdirSync(join(draft, TREE), { recursive: true, mode: 0o755 })
-    const budget = { bytes: maxMb * MB, entries: maxFiles }
+    const budget = { bytes: maxMb * MB, entries: maxFiles, take: write.take }
     try {
       for (const [index, layer] of layers.entries()) {
         say(`${name}: layer ${index + 1} of ${layers.length}, ${Math.ceil(layer.size / MB)} MB`)
@@ -270,6 +285,18 @@ export class Images {
     }
   }
 }
+
+/** A pull whose image is unpacked. */
+type Unpacking = {
+  readonly name: string
+  readonly say: (line: string) => void
+  readonly write: DiskWrite
+}
+
+const noRoom = (maxTenantMb: number): SandboxError =>
+  new SandboxError('resource-limit-exceeded', `the images of this tenant take more than ${maxTenantMb} MB`, {
+    hint: 'remove templates that are not needed; their images are removed a day later. The operator can raise `max_mb_per_tenant` in [images]',
+  })
 
 function hashOf(digest: string): string {
   const hash = /^sha256:([0-9a-f]{64})$/.exec(digest)?.[1]

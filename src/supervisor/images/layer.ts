@@ -14,7 +14,12 @@ import { type TarEntry, TarReader } from '../../backends/tar/reader.ts'
 import { SandboxError } from '../../model/errors.ts'
 
 /** What an image may take. */
-export type ImageBudget = { bytes: number; entries: number }
+export type ImageBudget = {
+  bytes: number
+  entries: number
+  /** Called before bytes are written; throws if there is no room for them. */
+  readonly take: (bytes: number) => void
+}
 
 const MOST_LINKS = 40
 const MOST_ID = 65_535
@@ -107,7 +112,7 @@ export class LayerUnpacker {
     if (entry.kind === 'dir') this.#directory(path, before?.isDirectory() ?? false)
     else if (entry.kind === 'link') symlinkSync(entry.link, path)
     else if (entry.kind === 'hardlink') return this.#hardLink(entry, path)
-    else await writeFile(path, reader.content())
+    else await writeFile(path, reader.content(), this.#budget.take)
     this.#describe(path, entry)
   }
 
@@ -180,10 +185,17 @@ const baseOf = (name: string): string => name.slice(name.lastIndexOf('/') + 1)
 
 const idOf = (id: number): number => (Number.isInteger(id) && id >= 0 && id <= MOST_ID ? id : NOBODY)
 
-async function writeFile(path: string, content: AsyncIterable<Uint8Array>): Promise<void> {
+async function writeFile(
+  path: string,
+  content: AsyncIterable<Uint8Array>,
+  take: (bytes: number) => void,
+): Promise<void> {
   const file = await open(path, 'wx', 0o600)
   try {
-    for await (const chunk of content) await file.write(chunk)
+    for await (const chunk of content) {
+      take(chunk.length)
+      await file.write(chunk)
+    }
   } finally {
     await file.close()
   }

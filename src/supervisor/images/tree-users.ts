@@ -53,12 +53,14 @@ export class TreeUsers {
     return this.#of(tree).tenants.length === 0
   }
 
-  /** What the trees take that a tenant has pulled and that are still here. */
-  bytesOf(tenant: string): number {
+  /** The bytes of each tree that a tenant has pulled and that is still here. */
+  treesOf(tenant: string): ReadonlyMap<string, number> {
     const trees = existsSync(this.#dir) ? readdirSync(this.#dir) : []
-    return trees
-      .map((tree) => this.#of(tree))
-      .filter(({ tenants }) => tenants.includes(tenant))
-      .reduce((total, { bytes }) => total + bytes, 0)
+    return new Map(
+      trees
+        .map((tree) => [tree, this.#of(tree)] as const)
+        .filter(([, { tenants }]) => tenants.includes(tenant))
+        .map(([tree, { bytes }]) => [tree, bytes]),
+    )
   }
 }

@@ -16,6 +16,7 @@ import {
 } from '../../store/snapshots.ts'
 import type { Store } from '../../store/sql.ts'
 import type { ArchiveStore } from '../archives/archive-store.ts'
+import { type DiskQuota, DiskQuotas, type DiskWrite } from '../disk-quotas.ts'
 import type { OpenSandbox } from '../open-sandbox.ts'
 
 /** What a sandbox gets from a template, beside its files. */
@@ -69,6 +70,14 @@ export type SharedArchives = {
   readonly copy: (template: Pick<Template, 'id' | 'tenant'>) => Promise<readonly string[]>
 }
 
+type TemplatesOptions = {
+  /** What the archives of one tenant may take. */
+  readonly archiveBytes?: number
+  readonly shared?: SharedArchives | undefined
+  /** Throws if the disk of the server is almost full. */
+  readonly assertFreeSpace?: () => void
+}
+
 /** A template or snapshot with its parsed data. */
 export type Template = Omit<SnapshotRow, 'data'> & { readonly data: TemplateData }
 
@@ -81,26 +90,22 @@ const toTemplate = (row: SnapshotRow): Template => ({ ...row, data: JSON.parse(r
 export class Templates {
   readonly #store: Store
   readonly #dir: string
-  /** Bytes being written to disk, by tenant. */
-  readonly #writing = new Map<string, number>()
+  readonly #quotas: DiskQuotas
   readonly #shared: SharedArchives | undefined
   /** Archives that are on their way here. */
   readonly #bringing = new Map<string, Promise<void>>()
-  /** The last change of what a tenant has stored; the next one waits for it. */
-  readonly #turns = new Map<string, Promise<unknown>>()
   readonly #archiveBytes: number
 
-  /** `archiveBytes`: what the archives of one tenant may take. */
   constructor(
     store: Store,
     dir: string,
-    archiveBytes: number = TENANT_ARCHIVE_BYTES,
-    shared?: SharedArchives,
+    { archiveBytes = TENANT_ARCHIVE_BYTES, shared, assertFreeSpace }: TemplatesOptions = {},
   ) {
     this.#store = store
     this.#dir = dir
     this.#archiveBytes = archiveBytes
     this.#shared = shared
+    this.#quotas = new DiskQuotas(assertFreeSpace)
     mkdirSync(dir, { recursive: true, mode: 0o700 })
   }
 
@@ -119,67 +124,34 @@ export class Templates {
     record: NewTemplate,
     most?: number,
   ): Promise<Template> {
-    const reserved = most === undefined ? await this.#reserve(live, record) : { stored: 0, bytes: 0, most }
+    const write = await this.#quotas.begin(
+      most === undefined ? this.#archiveQuota(record) : volumeQuota(record, most),
+    )
     try {
-      return await this.#keepReserved(live, directories, record, reserved)
+      return await this.#keepWithin(write, live, directories, record, most !== undefined)
     } finally {
-      // After the record was written: a count sees the one or the other.
-      await this.#inTurn(record.tenant, async () => this.#count(archives(record.tenant), -reserved.bytes))
+      await write.end()
     }
   }
 
-  /** SECURITY: a disk counts with what it takes now before it is copied, so that parallel snapshots share one quota. */
-  #reserve(live: OpenSandbox, { tenant, id }: Pick<Template, 'tenant' | 'id'>): Promise<Reserved> {
-    return this.#inTurn(tenant, async () => {
-      const stored = await this.#archivedBy(tenant, id)
-      const bytes = live.plan.root ? bytesOf(await stat(live.plan.root.disk.real).catch(() => undefined)) : 0
-      if (stored + this.#count(archives(tenant), bytes) <= this.#archiveBytes) return { stored, bytes }
-      this.#count(archives(tenant), -bytes)
-      throw noArchiveRoom()
-    })
-  }
-
-  /** One after the other for each tenant. */
-  async #inTurn<T>(tenant: string, work: () => Promise<T>): Promise<T> {
-    const turn = (this.#turns.get(tenant) ?? Promise.resolve()).then(work)
-    const settled = turn.catch(() => {})
-    this.#turns.set(tenant, settled)
-    try {
-      return await turn
-    } finally {
-      if (this.#turns.get(tenant) === settled) this.#turns.delete(tenant)
-    }
-  }
-
-  /** Returns what is being written now. */
-  #count(tenant: string, bytes: number): number {
-    const sum = (this.#writing.get(tenant) ?? 0) + bytes
-    if (sum > 0) this.#writing.set(tenant, sum)
-    else this.#writing.delete(tenant)
-    return sum
-  }
-
-  async #keepReserved(
+  /** INVARIANT: the archive of a volume replaces its directory, so nothing may be missing from a `whole` one. */
+  async #keepWithin(
+    write: DiskWrite,
     live: OpenSandbox,
     directories: readonly string[],
     record: NewTemplate,
-    { stored, bytes, most }: Reserved,
+    whole: boolean,
   ): Promise<Template> {
-    const room = {
-      tenant: most === undefined ? archives(record.tenant) : `volume ${record.id}`,
-      stored,
-      all: most ?? this.#archiveBytes,
-      refuse: most === undefined ? noArchiveRoom : noVolumeRoom,
-    }
-    // INVARIANT: the archive of a volume replaces its directory, so nothing may be missing.
-    const whole = most !== undefined
     const disk = live.plan.root !== undefined
+    // SECURITY: a disk counts with what it takes now before it is copied, so that parallel snapshots share one quota.
+    const reserved = live.plan.root ? bytesOf(await stat(live.plan.root.disk.real).catch(() => undefined)) : 0
+    write.take(reserved)
     // A disk holds everything but what is in memory.
     const packed = disk ? [TEMPORARY] : directories
     try {
       for (const [index, directory] of packed.entries())
-        await this.#writeWithin(room, this.#archive(record.id, index), live.files.pack(directory, { whole }))
-      if (disk) await this.#keepDisk(live, record.id, room, bytes)
+        await written(this.#archive(record.id, index), counted(live.files.pack(directory, { whole }), write))
+      if (disk) await this.#keepDisk(live, record.id, write, reserved)
     } catch (error) {
       // An archive that exceeded the limit has no record, so it must be removed here.
       if (!(await this.find(record.tenant, record.id))) await this.#removeArchives(record.id, packed.length)
@@ -281,13 +253,12 @@ export class Templates {
     return removed
   }
 
-  /** Other archives of the tenant are being written too; the disk may have grown since its room was reserved. */
-  async #keepDisk(live: OpenSandbox, id: string, room: TenantDiskUse, reserved: number): Promise<void> {
+  /** The disk may have grown since its room was reserved. */
+  async #keepDisk(live: OpenSandbox, id: string, write: DiskWrite, reserved: number): Promise<void> {
     const draft = `${this.#disk(id)}.${randomBytes(6).toString('hex')}.tmp`
     try {
       await live.copyDisk(draft)
-      const others = (this.#writing.get(room.tenant) ?? 0) - reserved
-      if (room.stored + others + bytesOf(await stat(draft)) > room.all) throw room.refuse()
+      write.take(bytesOf(await stat(draft)) - reserved)
       await rename(draft, this.#disk(id))
     } finally {
       await rm(draft, { force: true })
@@ -360,67 +331,59 @@ export class Templates {
 
   async takeUpload(tenant: string, hash: string, data: AsyncIterable<Uint8Array>): Promise<void> {
     const { path } = this.upload(tenant, hash)
-    const stored = await this.#uploadedBy(tenant, basename(path))
-    const room = {
-      tenant: `upload ${tenant}`,
-      stored,
-      all: TENANT_UPLOAD_BYTES,
+    const write = await this.#quotas.begin({
+      name: `upload ${tenant}`,
+      stored: () => this.#uploadsOf(tenant),
+      replaces: basename(path),
+      bytes: TENANT_UPLOAD_BYTES,
       each: UPLOAD_BYTES,
       refuse: noUploadRoom,
-    }
-    await this.#writeWithin(room, path, data)
-  }
-
-  /** SECURITY: a file counts for its tenant from the first byte, so that parallel uploads share one quota. */
-  async #writeWithin(room: TenantDiskUse, path: string, data: AsyncIterable<Uint8Array>): Promise<void> {
-    const { tenant, stored, all, each = all, refuse } = room
-    let size = 0
-    const count = (bytes: number): number => {
-      size += bytes
-      return this.#count(tenant, bytes)
-    }
-    const within = async function* (): AsyncGenerator<Uint8Array, void> {
-      for await (const chunk of data) {
-        if (stored + count(chunk.length) > all || size > each) throw refuse()
-        yield chunk
-      }
-    }
+    })
     try {
-      await written(path, within())
-      room.stored += size
+      await written(path, counted(data, write))
     } finally {
-      count(-size)
+      await write.end()
     }
   }
 
-  /** The disk space of a tenant's templates and snapshots, without one that is about to be replaced. */
-  async #archivedBy(tenant: string, except: string): Promise<number> {
-    const own = (await this.list({ tenant, except: 'volume', limit: TENANT_ARCHIVES })).filter(
-      ({ id }) => id !== except,
-    )
-    if (own.length >= TENANT_ARCHIVES) throw noArchiveRoom()
+  #archiveQuota({ tenant, id }: Pick<Template, 'tenant' | 'id'>): DiskQuota {
+    return {
+      name: `archive ${tenant}`,
+      stored: () => this.#archivesOf(tenant),
+      replaces: id,
+      bytes: this.#archiveBytes,
+      files: TENANT_ARCHIVES,
+      refuse: noArchiveRoom,
+    }
+  }
+
+  /** The disk space of each of a tenant's templates and snapshots. */
+  async #archivesOf(tenant: string): Promise<ReadonlyMap<string, number>> {
+    const own = await this.list({ tenant, except: 'volume', limit: TENANT_ARCHIVES })
+    const bytes = new Map<string, number>()
+    for (const template of own) bytes.set(template.id, await this.#bytesOf(template))
+    return bytes
+  }
+
+  /** SECURITY: in a cluster the archives may be on another node, and count all the same; a disk counts with what it takes there. */
+  async #bytesOf({ id, data }: Template): Promise<number> {
     let sum = 0
-    for (const { id, data } of own.filter((one) => one.data.archives === undefined))
+    if (data.archives === undefined)
       for (let index = 0; index < data.places; index++)
         sum += (await stat(this.#archive(id, index)).catch(() => undefined))?.size ?? 0
-    // SECURITY: in a cluster the archives may be on another node, and count all the same; a disk counts with what it takes there.
-    for (const { data } of own)
-      for (const { name, bytes } of data.archives ?? []) if (!name.endsWith(DISK)) sum += bytes
-    for (const { id, data } of own) {
-      const here = data.disk && (await stat(this.#disk(id)).catch(() => undefined))
-      const there = data.archives?.find(({ name }) => name.endsWith(DISK))?.stored ?? 0
-      sum += here ? bytesOf(here) : there
-    }
-    return sum
+    for (const { name, bytes } of data.archives ?? []) if (!name.endsWith(DISK)) sum += bytes
+    const here = data.disk && (await stat(this.#disk(id)).catch(() => undefined))
+    const there = data.archives?.find(({ name }) => name.endsWith(DISK))?.stored ?? 0
+    return sum + (here ? bytesOf(here) : there)
   }
 
-  /** The disk space of a tenant's build files, without one that is about to be replaced. */
-  async #uploadedBy(tenant: string, except: string): Promise<number> {
-    let sum = 0
+  /** The disk space of each of a tenant's build files. */
+  async #uploadsOf(tenant: string): Promise<ReadonlyMap<string, number>> {
+    const bytes = new Map<string, number>()
     for await (const { name } of await opendir(this.#dir))
-      if (uploaderOf(name) === tenant && name !== except)
-        sum += (await stat(join(this.#dir, name)).catch(() => undefined))?.size ?? 0
-    return sum
+      if (uploaderOf(name) === tenant)
+        bytes.set(name, (await stat(join(this.#dir, name)).catch(() => undefined))?.size ?? 0)
+    return bytes
   }
 
   /**
@@ -480,13 +443,8 @@ async function* unchanged(data: AsyncIterable<Uint8Array>, { name, sha256, bytes
       hint: 'try again',
     })
 }
-/** What a tenant had stored, and the bytes that count for an archive before it is there. */
-type Reserved = { readonly stored: number; readonly bytes: number; readonly most?: number }
-
 /** A template before its files are archived. */
 type NewTemplate = Omit<Template, 'backend' | 'data'> & { readonly data: Omit<TemplateData, 'places'> }
-
-const archives = (tenant: string): string => `archive ${tenant}`
 
 /** What a file takes on the disk; a disk of a sandbox is mostly empty. */
 const bytesOf = (found: { readonly blocks: number } | undefined): number => (found?.blocks ?? 0) * 512
@@ -499,15 +457,6 @@ const TENANT_UPLOAD_BYTES = 4 * 1024 ** 3
 
 /** The tenant of an upload, from its file name; a hash contains no hyphen. */
 const uploaderOf = (name: string): string | undefined => /^upload-(.+)-[0-9a-f]+$/.exec(name)?.[1]
-
-/** A tenant's disk quota, and how much of it is used. */
-type TenantDiskUse = {
-  readonly tenant: string
-  stored: number
-  readonly all: number
-  readonly each?: number
-  readonly refuse: () => SandboxError
-}
 
 const TENANT_ARCHIVES = 1000
 const TENANT_ARCHIVE_BYTES = 40 * 1024 ** 3
@@ -522,6 +471,14 @@ const noVolumeRoom = (): SandboxError =>
     hint: 'files with large holes are archived with them; remove such files',
   })
 
+/** The archive of a volume counts for nothing but itself. */
+const volumeQuota = ({ id }: Pick<Template, 'id'>, bytes: number): DiskQuota => ({
+  name: `volume ${id}`,
+  stored: async () => new Map(),
+  bytes,
+  refuse: noVolumeRoom,
+})
+
 const noUploadRoom = (): SandboxError =>
   new SandboxError('too-large', 'the build files of this tenant exceed its quota', {
     hint: 'the limit is 1 GiB per file and 4 GiB in total; files that no build uses are removed after a while',
@@ -535,6 +492,14 @@ function markUsed(path: string): boolean {
     return true
   } catch {
     return false
+  }
+}
+
+/** Counts bytes before they are written. */
+async function* counted(data: AsyncIterable<Uint8Array>, write: DiskWrite): AsyncGenerator<Uint8Array, void> {
+  for await (const chunk of data) {
+    write.take(chunk.length)
+    yield chunk
   }
 }
 

@@ -7,6 +7,7 @@ import type { Store } from '../../store/sql.ts'
 import {
   advanceWebhook,
   countWebhooks,
+  hasWebhook,
   insertWebhook,
   listWebhooks,
   noteWebhookFailure,
@@ -115,6 +116,7 @@ export class Webhooks {
     if (!isOwn) throw new SandboxError('not-found', `no such webhook \`${id}\``)
     await this.#parts.store.write((tx) => removeWebhook(tx, id))
     this.#searched.delete(id)
+    this.#wait.delete(id)
   }
 
   /** Starts deliveries if there are new records; cheap to call often. */
@@ -144,8 +146,7 @@ export class Webhooks {
     }
     this.#busy.add(row.id)
     try {
-      // SECURITY: the webhooks of a revoked key receive nothing more.
-      if (row.keyId !== null && !(await this.#parts.isInForce(row.keyId))) return
+      if (!(await this.#isWanted(row))) return
       let position = row.position
       for (;;) {
         const next = await this.#send({ ...row, position })
@@ -156,7 +157,8 @@ export class Webhooks {
       const failures = row.failures + 1
       const pause = Math.min(LONGEST_MS, (this.#parts.retryMs ?? RETRY_MS) * 2 ** Math.min(failures, 16))
       this.#wait.set(row.id, Date.now() + pause)
-      await this.#parts.store.write((tx) => noteWebhookFailure(tx, row.id, failures))
+      // The store may be closed by now.
+      await this.#parts.store.write((tx) => noteWebhookFailure(tx, row.id, failures)).catch(() => {})
       setTimeout(() => this.deliver(), pause + 1).unref()
     } finally {
       this.#busy.delete(row.id)
@@ -164,7 +166,13 @@ export class Webhooks {
     }
   }
 
-  /** Sends one page; returns the new position, or undefined if there was nothing to send. */
+  /** SECURITY: the webhooks of a revoked key receive nothing more, and neither does one that was removed, here or by another node. */
+  async #isWanted({ id, keyId }: WebhookRow): Promise<boolean> {
+    if (keyId !== null && !(await this.#parts.isInForce(keyId))) return false
+    return hasWebhook(this.#parts.store, id)
+  }
+
+  /** Sends one page; returns the new position, or undefined if there was nothing to send or nobody wants it any more. */
   async #send(row: WebhookRow): Promise<number | undefined> {
     const after = Math.max(row.position, this.#searched.get(row.id) ?? -1)
     const end = await this.#parts.reader.position()
@@ -178,6 +186,8 @@ export class Webhooks {
     })
     for (const record of records) {
       const position = positionOf(record)
+      // Asked each time: a page may take hours if the receiver is slow.
+      if (this.#closed || !(await this.#isWanted(row))) return undefined
       const body = JSON.stringify({ id: `${row.id}-${position}`, type: record.event, data: record })
       await this.#post(row, body, String(position))
       await this.#save(row.id, position, 0)

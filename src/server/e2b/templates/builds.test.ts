@@ -1,7 +1,13 @@
 import { describe, expect, test } from 'vitest'
 import { type Build, BuildLog, Builds } from './builds.ts'
 
-const build = (tenant: string, id: string, status: Build['status'] = 'ready'): Build => ({
+const build = (
+  tenant: string,
+  id: string,
+  status: Build['status'] = 'ready',
+  createdAt = Date.now(),
+): Build => ({
+  createdAt,
   id,
   tenant,
   templateId: 'tpl',
@@ -31,6 +37,17 @@ describe('builds', () => {
     for (let n = 0; n < 20; n++) builds.add(build('red', `b${n}`, 'building'))
     expect(() => builds.add(build('red', 'more'))).toThrow(/already has 20 builds/)
     builds.add(build('blue', 'other'))
+  })
+
+  test('that were not started yet are evicted only after an hour', () => {
+    const builds = new Builds()
+    for (let n = 0; n < 20; n++) builds.add(build('red', `b${n}`, 'waiting'))
+    expect(() => builds.add(build('red', 'more', 'waiting'))).toThrow(/already has 20 builds/)
+    for (let n = 0; n < 20; n++) expect(builds.get('red', `b${n}`)).toBeDefined()
+    const old = new Builds()
+    for (let n = 0; n < 20; n++) old.add(build('red', `b${n}`, 'waiting', Date.now() - 3_700_000))
+    old.add(build('red', 'more', 'waiting'))
+    expect(old.get('red', 'b0')).toBeUndefined()
   })
 
   test('have a log of about one megabyte, which says that it is full', () => {

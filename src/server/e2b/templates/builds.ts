@@ -17,12 +17,15 @@ export type Build = {
   readonly cpus: number | undefined
   readonly memoryMb: number | undefined
   readonly log: BuildLog
+  readonly createdAt: number
   status: 'waiting' | 'building' | 'ready' | 'error'
   reason?: { readonly message: string; readonly step?: string }
 }
 
 /** Builds that a tenant has at once, ended ones included. */
 const MOST_BUILDS = 20
+/** A build that nobody starts makes room for others after this time. */
+const WAITING_MS = 3_600_000
 const LOG_BYTES = 1024 * 1024
 const LOG_ENTRIES = 10_000
 const MESSAGE_CHARACTERS = 16_384
@@ -51,19 +54,22 @@ const ENTRY_BYTES = 128
 export class Builds {
   readonly #byTenant = new Map<string, Map<string, Build>>()
 
-  /** Keeps a new build; the tenant's oldest one that has ended makes room for it. */
+  /**
+   * Keeps a new build; the tenant's oldest one that has ended makes room for it. SECURITY: never one that may still be started,
+   * because all that run are counted here.
+   */
   add(build: Build): void {
     const own = this.#byTenant.get(build.tenant) ?? new Map<string, Build>()
-    for (const [id, { status }] of own) {
+    for (const [id, old] of own) {
       if (own.size < MOST_BUILDS) break
-      if (status !== 'building') own.delete(id)
+      if (hasEnded(old)) own.delete(id)
     }
     if (own.size >= MOST_BUILDS)
       throw new SandboxError(
         'too-many-requests',
-        `tenant \`${build.tenant}\` already has ${own.size} builds running`,
+        `tenant \`${build.tenant}\` already has ${own.size} builds that run or wait for their start`,
         {
-          hint: 'wait until one has ended',
+          hint: 'wait until one has ended; one that nobody starts makes room after an hour',
           retryAfterSecs: 10,
         },
       )
@@ -75,6 +81,9 @@ export class Builds {
     return this.#byTenant.get(tenant)?.get(id)
   }
 }
+
+const hasEnded = ({ status, createdAt }: Build): boolean =>
+  status === 'ready' || status === 'error' || (status === 'waiting' && createdAt < Date.now() - WAITING_MS)
 
 /** A new id of a template, build or snapshot. */
 export const newName = (prefix: string): string => `${prefix}${randomBytes(10).toString('hex')}`
@@ -93,7 +102,8 @@ export async function newBuild(
 ): Promise<Build> {
   const before = await templates.find(asked.tenant, asked.name)
   const templateId = before?.id ?? newName('tpl')
-  const build: Build = { ...asked, id: newName('bld'), templateId, log: new BuildLog(), status: 'waiting' }
+  const own = { id: newName('bld'), templateId, log: new BuildLog(), createdAt: Date.now() }
+  const build: Build = { ...asked, ...own, status: 'waiting' }
   builds.add(build)
   return build
 }

@@ -43,8 +43,10 @@ function buildOf({ surface, principal, params }: RestCall): Build {
 }
 
 async function start(call: RestCall): Promise<Response> {
-  const build = buildOf(call)
+  buildOf(call)
   const body = await bodyOf(call, buildShape)
+  // SECURITY: another build may have taken its place while the body arrived, and it would run uncounted.
+  const build = buildOf(call)
   if (build.status !== 'waiting') throw new SandboxError('conflict', `the build is ${build.status}`)
   void runBuild(call.surface, call.principal, build, body)
   return nothing(202)
