@@ -69,8 +69,8 @@ async function readInfos(
   run: Run,
   argv: readonly [string, string, ...string[]],
 ): Promise<readonly FileInfo[]> {
-  const pieces = await wholeOf(`the listing of \`${argv[1]}\``, streamed(run, argv))
-  return infosOf(Buffer.concat(pieces).toString('utf8'))
+  const listing = await wholeOf(`the listing of \`${argv[1]}\``, streamed(run, argv))
+  return infosOf(Buffer.from(listing.buffer, listing.byteOffset, listing.length).toString('utf8'))
 }
 
 async function checked(

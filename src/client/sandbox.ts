@@ -305,8 +305,7 @@ export class RemoteFiles {
 
   /** At most 64 MiB. */
   async read(path: string): Promise<Uint8Array> {
-    const pieces = await wholeOf(`\`${path}\``, piecesOf(await this.readStream(path)))
-    return new Uint8Array(await new Blob([...pieces]).arrayBuffer())
+    return (await wholeOf(`\`${path}\``, piecesOf(await this.readStream(path)))).slice()
   }
 
   /** For files that should not be whole in memory. */

@@ -1,4 +1,5 @@
 import { SandboxError } from '../model/errors.ts'
+import { CollectedBytes } from '../model/files/collected-bytes.ts'
 import type { Shape } from '../model/shape.ts'
 
 const JSON_BYTES = 1024 * 1024
@@ -20,14 +21,12 @@ export async function textBody(request: Request, maxBytes: number): Promise<stri
   const said = Number(request.headers.get('content-length') ?? 0)
   if (said > maxBytes) throw tooLarge(maxBytes)
   if (!request.body) return ''
-  const parts: Uint8Array[] = []
-  let size = 0
+  const body = new CollectedBytes(maxBytes)
   for await (const part of bytesOf(request.body)) {
-    size += part.length
-    if (size > maxBytes) throw tooLarge(maxBytes)
-    parts.push(part)
+    if (body.size + part.length > maxBytes) throw tooLarge(maxBytes)
+    body.add(part)
   }
-  return Buffer.concat(parts).toString('utf8')
+  return utf8(body.all())
 }
 
 /** A web stream as an iterable that ends cleanly when the caller goes away. */
@@ -46,6 +45,10 @@ export async function* bytesOf(body: ReadableStream<Uint8Array> | null): AsyncGe
     await reader.cancel().catch(() => {})
   }
 }
+
+/** Bytes as text; what is not UTF-8 is replaced. */
+export const utf8 = ({ buffer, byteOffset, length }: Uint8Array<ArrayBuffer>): string =>
+  Buffer.from(buffer, byteOffset, length).toString('utf8')
 
 const tooLarge = (maxBytes: number): SandboxError =>
   new SandboxError('too-large', `the body is larger than ${maxBytes} bytes`)

@@ -33,7 +33,8 @@ export class SandboxFiles {
 
   /** At most 64 MiB; a range with an explicit length may be longer. */
   async read(path: string, range?: Range): Promise<Uint8Array> {
-    return Buffer.concat(await wholeOf(`\`${path}\``, this.readStream(path, range), range?.length))
+    const whole = await wholeOf(`\`${path}\``, this.readStream(path, range), range?.length)
+    return Buffer.from(whole.buffer, whole.byteOffset, whole.length)
   }
 
   async *readStream(path: string, range?: Range): AsyncGenerator<Uint8Array> {

@@ -73,6 +73,20 @@ describe('Python', () => {
     expect(done.error.value).toMatch(/nsenter -t 1/)
   })
 
+  test('reports a result that is too long, and keeps its state', async () => {
+    await sandbox.runCode('kept = 7')
+    const done = await sandbox.runCode('"x" * (20 << 20)')
+    expect(done.error).toMatchObject({
+      name: 'ResultTooLong',
+      value: expect.stringMatching(/write it to a file/),
+    })
+    expect((await sandbox.runCode('kept')).text).toBe('7')
+    // What a program writes past the kernel, in the form of a message that never ends.
+    const past = 'import os, sys\nmark = "\\x1e" + os.environ["RINGFENCE_KERNEL"] + " "'
+    await sandbox.runCode(`${past}\nos.write(1, mark.encode()); os.write(2, mark.encode())`)
+    expect((await sandbox.runCode('kept')).text).toBe('7')
+  })
+
   test('is restarted after it exits', async () => {
     const done = await sandbox.runCode('import os\nos._exit(3)')
     expect(done.error.name).toBe('KernelDied')

@@ -1,5 +1,6 @@
 import type { StartedProcess } from '../../host/guest/process.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { CollectedBytes } from '../../model/files/collected-bytes.ts'
 import type { RemoteRequest } from './sandbox.ts'
 
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
@@ -73,15 +74,12 @@ const PIECE = 256 * 1024
 
 /** The input in chunks of bounded size. */
 export async function* inPieces(input: Bytes): AsyncGenerator<Uint8Array> {
-  let waiting: Uint8Array[] = []
-  let size = 0
+  let waiting = new CollectedBytes()
   for await (const chunk of input) {
-    waiting.push(chunk)
-    size += chunk.length
-    if (size < PIECE) continue
-    yield Buffer.concat(waiting)
-    waiting = []
-    size = 0
+    waiting.add(chunk)
+    if (waiting.size < PIECE) continue
+    yield waiting.all()
+    waiting = new CollectedBytes()
   }
-  if (size > 0) yield Buffer.concat(waiting)
+  if (waiting.size > 0) yield waiting.all()
 }

@@ -1,6 +1,7 @@
 import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:http'
 import type { Socket } from 'node:net'
 import { SandboxError } from '../../model/errors.ts'
+import { CollectedBytes } from '../../model/files/collected-bytes.ts'
 
 /** The request of one hop of a fetch. */
 export type Sent = {
@@ -68,14 +69,13 @@ export async function readBody(answer: IncomingMessage, maxBytes: number): Promi
   const tooLarge = (): SandboxError =>
     new SandboxError('resource-exhausted', `the answer is larger than ${maxBytes} bytes`)
   if (Number(answer.headers['content-length'] ?? 0) > maxBytes) throw tooLarge()
-  const chunks: Buffer[] = []
-  let size = 0
+  const body = new CollectedBytes(maxBytes)
   for await (const chunk of answer as AsyncIterable<Buffer>) {
-    size += chunk.byteLength
-    if (size > maxBytes) throw tooLarge()
-    chunks.push(chunk)
+    if (body.size + chunk.byteLength > maxBytes) throw tooLarge()
+    body.add(chunk)
   }
-  return Buffer.concat(chunks, size)
+  // A copy, because others pass on the memory that a result lies in.
+  return Buffer.from(body.all())
 }
 
 /** The response's headers, one string each. */

@@ -1,7 +1,7 @@
 import type { Outcome, StopLimit } from '../../model/command.ts'
+import { CollectedBytes } from '../../model/files/collected-bytes.ts'
 import { servedCaller } from '../broker/served-caller.ts'
 import { monotonicMs } from '../clock.ts'
-import { CollectedOutput } from './collected-output.ts'
 import { passTo } from './own-streams.ts'
 import { signalName } from './signals.ts'
 import { type TimeLimits, Watchdog } from './watchdog.ts'
@@ -37,7 +37,7 @@ export class LimitedCommand {
   readonly #output: Output
   readonly #ladder: KillLadder
   readonly #watchdog: Watchdog
-  readonly #collected: Record<Stream, CollectedOutput>
+  readonly #collected: Record<Stream, CollectedBytes>
   readonly #timers = new Set<NodeJS.Timeout>()
   readonly #started = monotonicMs()
   readonly #caller = servedCaller()
@@ -47,7 +47,7 @@ export class LimitedCommand {
     this.#ladder = ladder
     this.#watchdog = new Watchdog(limits, signal, (reason) => this.#end(reason))
     const { outputBytes } = limits
-    this.#collected = { stdout: new CollectedOutput(outputBytes), stderr: new CollectedOutput(outputBytes) }
+    this.#collected = { stdout: new CollectedBytes(outputBytes), stderr: new CollectedBytes(outputBytes) }
   }
 
   /** The limit that ended the command, if one did. */
@@ -92,8 +92,8 @@ export class LimitedCommand {
 
   result() {
     return {
-      stdout: this.#collected.stdout.all(),
-      stderr: this.#collected.stderr.all(),
+      stdout: asBuffer(this.#collected.stdout.all()),
+      stderr: asBuffer(this.#collected.stderr.all()),
       truncated: this.#watchdog.truncated,
       durationMs: monotonicMs() - this.#started,
     }
@@ -129,3 +129,6 @@ export function outcomeOf(
     ? { kind: 'signaled', signal: signalName(exit.code) }
     : { kind: 'exited', code: exit.code }
 }
+
+const asBuffer = ({ buffer, byteOffset, length }: Uint8Array<ArrayBuffer>): Buffer =>
+  Buffer.from(buffer, byteOffset, length)

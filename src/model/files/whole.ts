@@ -1,4 +1,5 @@
 import { SandboxError } from '../errors.ts'
+import { CollectedBytes } from './collected-bytes.ts'
 
 /** Maximum size of data that is read into memory at once. */
 const MOST_BYTES = 64 * 1024 * 1024
@@ -11,16 +12,14 @@ export async function wholeOf(
   what: string,
   pieces: AsyncIterable<Uint8Array>,
   most = MOST_BYTES,
-): Promise<readonly Uint8Array<ArrayBuffer>[]> {
-  const held: Uint8Array<ArrayBuffer>[] = []
-  let size = 0
+): Promise<Uint8Array<ArrayBuffer>> {
+  const held = new CollectedBytes(most)
   for await (const piece of pieces) {
-    size += piece.length
-    if (size > most)
+    if (held.size + piece.length > most)
       throw new SandboxError('too-large', `${what} has more than ${most} bytes`, {
         hint: 'request less at a time: a file as a stream or with a `length`, a directory with less depth',
       })
-    held.push(piece as Uint8Array<ArrayBuffer>)
+    held.add(piece)
   }
-  return held
+  return held.all()
 }

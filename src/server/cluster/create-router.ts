@@ -4,6 +4,7 @@ import { choose, describeRefusals, mayPass, type Need, type Refusal } from '../.
 import type { Reservations } from '../../cluster/reservations.ts'
 import { Admission } from '../../model/admission.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { CollectedBytes } from '../../model/files/collected-bytes.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { Metrics } from '../../supervisor/telemetry/metrics.ts'
 import { NO_ROOM } from '../problem.ts'
@@ -239,14 +240,12 @@ const isRefusedConnection = (error: unknown): boolean =>
 
 function bodyOf(request: IncomingMessage): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    const chunks: Buffer[] = []
-    let size = 0
+    const body = new CollectedBytes(BODY_BYTES)
     request.on('data', (chunk: Buffer) => {
-      size += chunk.length
-      if (size <= BODY_BYTES) chunks.push(chunk)
+      if (body.size + chunk.length <= BODY_BYTES) body.add(chunk)
       else reject(new SandboxError('too-large', `the body is larger than ${BODY_BYTES} bytes`))
     })
-    request.once('end', () => resolve(Buffer.concat(chunks)))
+    request.once('end', () => resolve(Buffer.from(body.all())))
     request.once('error', reject)
   })
 }

@@ -1,6 +1,7 @@
 import { SandboxError } from '../../../model/errors.ts'
+import { CollectedBytes } from '../../../model/files/collected-bytes.ts'
 import type { StreamEnd } from '../../../model/stream-end.ts'
-import { bytesOf, parseJson, textBody } from '../../body.ts'
+import { bytesOf, parseJson, textBody, utf8 } from '../../body.ts'
 import { connectAnswer, connectProblem, type Log, streamEndError } from '../errors.ts'
 
 /** The Connect protocol in its JSON form: one answer, or a stream of envelopes `flags | length | JSON`. */
@@ -117,20 +118,40 @@ function beatOf(request: Request): number {
 export async function* messages(request: Request): Stream {
   if (!/^application\/connect\+json\b/i.test(request.headers.get('content-type') ?? ''))
     throw new SandboxError('invalid-input', 'only the JSON form of this protocol is spoken here')
-  let rest: Buffer = Buffer.alloc(0)
-  if (!request.body) return
-  for await (const chunk of bytesOf(request.body)) {
-    rest = rest.length === 0 ? Buffer.from(chunk) : Buffer.concat([rest, chunk])
-    while (rest.length >= HEAD) {
-      const length = rest.readUInt32BE(1)
-      if (length > FIRST_BYTES) throw new SandboxError('too-large', 'a message is too large')
-      if (rest.length < HEAD + length) break
-      const flags = rest.readUInt8(0)
-      const text = rest.subarray(HEAD, HEAD + length).toString('utf8')
-      rest = rest.subarray(HEAD + length)
-      if (flags & END_OF_STREAM) return
-      if (flags !== 0) throw new SandboxError('invalid-input', 'compressed messages are not read here')
-      yield parseJson(text)
+  for await (const { flags, text } of envelopes(bytesOf(request.body))) {
+    if (flags & END_OF_STREAM) return
+    if (flags !== 0) throw new SandboxError('invalid-input', 'compressed messages are not read here')
+    yield parseJson(text)
+  }
+}
+
+type Envelope = { readonly flags: number; readonly text: string }
+
+/** The complete envelopes of a body. Every byte is copied once, and memory grows with what arrived, not with what was announced. */
+async function* envelopes(body: AsyncIterable<Uint8Array>): AsyncGenerator<Envelope, void> {
+  let held = new CollectedBytes(HEAD)
+  let head: Announced | undefined
+  for await (const chunk of body) {
+    for (let at = 0; at < chunk.length; ) {
+      const part = chunk.subarray(at, at + (head?.length ?? HEAD) - held.size)
+      held.add(part)
+      at += part.length
+      if (!head && held.size === HEAD) {
+        head = announced(held.all())
+        held = new CollectedBytes(head.length)
+      }
+      if (!head || held.size < head.length) continue
+      yield { flags: head.flags, text: utf8(held.all()) }
+      held = new CollectedBytes(HEAD)
+      head = undefined
     }
   }
+}
+
+type Announced = { readonly flags: number; readonly length: number }
+
+function announced(head: Uint8Array): Announced {
+  const length = new DataView(head.buffer, head.byteOffset).getUint32(1)
+  if (length > FIRST_BYTES) throw new SandboxError('too-large', 'a message is too large')
+  return { flags: head[0] as number, length }
 }

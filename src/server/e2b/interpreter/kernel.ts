@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { type ExecRequest, ExecSession } from '../../../supervisor/exec/exec-session.ts'
 import type { OpenSandbox } from '../../../supervisor/open-sandbox.ts'
 import type { SandboxSurface } from '../sandbox-request.ts'
+import { KernelOutput, MARK_START, MESSAGE_CHARACTERS, type OutputPart } from './kernel-output.ts'
 import { assertInstalled, type CodeRequest, KERNELS, type Language, rowOf } from './languages.ts'
 
 /** A program in the sandbox that runs code and keeps what it defined (guest/kernels). */
@@ -22,11 +23,11 @@ type KernelMessage = { readonly type: string; readonly [field: string]: unknown 
 /** While a promise that it returned is pending, the kernel is held back. */
 export type MessageConsumer = (message: KernelMessage) => Promise<void> | undefined
 
-const LINE_BYTES = 64 * 1024 * 1024
+const DROPPED = 'the server dropped output of the kernel, because its memory for output is used up'
+const TOO_LONG_WHY = `a result or an error is longer than ${MESSAGE_CHARACTERS} characters; write it to a file instead`
+const TOO_LONG = { type: 'error', name: 'ResultTooLong', value: TOO_LONG_WHY, traceback: TOO_LONG_WHY }
 const PATIENCE_MS = 2000
 const COMPLAINT = 1000
-/** Every mark begins with this character, and few programs print it. */
-const MARKS = '\u001e'
 /** How long a kernel may take until it is ready. */
 const START_MS = 60_000
 const SHOWN = ['stdout', 'stderr', 'result', 'error', 'number_of_executions', 'end_of_execution', 'ready']
@@ -35,12 +36,9 @@ const SHOWN = ['stdout', 'stderr', 'result', 'error', 'number_of_executions', 'e
 export class Kernel {
   readonly #session: ExecSession
   readonly #language: Language
-  /** SECURITY: every line with it is the kernel's, the rest is what programs printed past it; it guards no secret. */
-  readonly #mark: string
   #take: MessageConsumer | undefined
-  #rest = ''
-  /** Standard error after the last whole piece: perhaps the begin of a mark. */
-  #errors = ''
+  /** SECURITY: what programs print past the kernel is told apart by a mark, which guards no secret. */
+  readonly #output: { readonly stdout: KernelOutput; readonly stderr: KernelOutput }
   readonly #decoders = { stdout: new TextDecoder(), stderr: new TextDecoder() }
   /** An end that was said on standard output, and how many there were on each stream. */
   #pending: KernelMessage | undefined
@@ -53,11 +51,14 @@ export class Kernel {
   #hasStarted = false
   /** What a kernel that could not start said about it. */
   #complaint = ''
+  /** Why the server ended the kernel, if it did. */
+  #stopped: string | undefined
 
-  private constructor(session: ExecSession, language: Language, mark: string) {
+  private constructor(session: ExecSession, { surface, tenant, language }: KernelParts, mark: string) {
     this.#session = session
     this.#language = language
-    this.#mark = mark
+    const options = { mark, budget: surface.parts.supervisor.output, tenant }
+    this.#output = { stdout: new KernelOutput(options), stderr: new KernelOutput(options) }
     void this.#listen()
     const late = setTimeout(() => this.stop(), START_MS).unref()
     void this.#ready.then(() => clearTimeout(late))
@@ -65,12 +66,13 @@ export class Kernel {
     session.log.forget()
   }
 
-  static async start({ surface, sandbox, tenant, language, cwd }: KernelParts): Promise<Kernel> {
+  static async start(parts: KernelParts): Promise<Kernel> {
+    const { surface, sandbox, tenant, language, cwd } = parts
     const { files, program, args } = rowOf(language)
     await assertInstalled(sandbox, language)
     const texts = Object.entries(files(surface.e2b.kernel))
     await Promise.all(texts.map(([name, text]) => sandbox.files.write(`${KERNELS}/${name}`, text)))
-    const mark = `${MARKS}${randomBytes(12).toString('hex')} `
+    const mark = `${MARK_START}${randomBytes(12).toString('hex')} `
     const request: ExecRequest = {
       command: [program, ...args(KERNELS)],
       cwd,
@@ -87,7 +89,7 @@ export class Kernel {
       approve: () => true,
     })
     await session.start()
-    return new Kernel(session, language, mark)
+    return new Kernel(session, parts, mark)
   }
 
   get isOver(): boolean {
@@ -101,6 +103,7 @@ export class Kernel {
 
   /** Why the kernel is over. */
   get end(): string {
+    if (this.#stopped !== undefined) return `${this.#stopped}; what the kernel held is lost`
     if (this.#hasStarted)
       return 'the kernel ended; what it held is lost, and the next execution starts a new one'
     return `the kernel of the language \`${this.#language}\` could not start: ${this.#complaint.trim()}`
@@ -145,60 +148,39 @@ export class Kernel {
 
   async #listen(): Promise<void> {
     for await (const chunk of this.#session.log.follow(0)) {
-      if ('gap' in chunk) continue
+      if ('gap' in chunk) {
+        this.#stopAs(DROPPED)
+        continue
+      }
       const text = this.#decoders[chunk.stream].decode(chunk.data, { stream: true })
-      if (chunk.stream === 'stdout') await this.#hear(text)
-      else await this.#hearErrors(text)
+      for (const part of this.#output[chunk.stream].push(text)) await this.#hear(chunk.stream, part)
     }
+    for (const output of Object.values(this.#output)) output.clear()
     this.#over = true
     this.#isReady()
     await this.#take?.({ type: 'gone' })
   }
 
-  /** Lines with a mark are messages, also when something was printed before it without a line break. */
-  async #hear(text: string): Promise<void> {
-    const lines = (this.#rest + text).split('\n')
-    this.#rest = lines.pop() as string
-    let raw = ''
-    for (const line of lines) {
-      const at = line.indexOf(this.#mark)
-      raw += at === -1 ? `${line}\n` : line.slice(0, at)
-      if (at === -1) continue
-      await this.#say('stdout', raw)
-      raw = ''
-      await this.#message(line.slice(at + this.#mark.length))
-    }
-    const at = this.#markIn(this.#rest)
-    await this.#say('stdout', raw + this.#rest.slice(0, at))
-    this.#rest = this.#rest.slice(at)
-    if (this.#rest.length > LINE_BYTES) this.stop()
+  /** Programs write to standard error by themselves; the kernel marks there only where an answer ends. */
+  async #hear(stream: 'stdout' | 'stderr', part: OutputPart): Promise<void> {
+    if (part.kind === 'text') await this.#say(stream, part.text)
+    else if (part.kind === 'lost' && !part.isTooLong) this.#stopAs(DROPPED)
+    else if (stream === 'stderr') {
+      if (part.kind === 'message' && part.text === '') await this.#end('stderr')
+    } else if (part.kind === 'message') await this.#message(part.text)
+    else await this.#take?.(TOO_LONG)
   }
 
-  /** Where a mark begins in an unfinished line, perhaps with its first characters only. */
-  #markIn(text: string): number {
-    let at = text.indexOf(MARKS)
-    while (at !== -1 && !this.#mark.startsWith(text.slice(at, at + this.#mark.length)))
-      at = text.indexOf(MARKS, at + 1)
-    return at === -1 ? text.length : at
+  /** Without all of its output nobody knows what the kernel said, not even that an execution has ended. */
+  #stopAs(why: string): void {
+    this.#stopped ??= why
+    this.stop()
   }
 
   async #message(text: string): Promise<void> {
     const message = parsed(text)
     if (message?.type === 'ready' || message?.type === 'end_of_execution') await this.#end('stdout', message)
     else if (message) await this.#take?.(message)
-  }
-
-  /** Programs write to standard error by themselves; the kernel marks there where an answer ends. */
-  async #hearErrors(text: string): Promise<void> {
-    const pieces = (this.#errors + text).split(`${this.#mark}\n`)
-    const last = pieces.pop() as string
-    for (const piece of pieces) {
-      await this.#say('stderr', piece)
-      await this.#end('stderr')
-    }
-    const at = this.#markIn(last)
-    this.#errors = last.slice(at)
-    await this.#say('stderr', last.slice(0, at))
   }
 
   /** The two streams arrive apart; an end counts when both have brought it. */
