@@ -176,8 +176,16 @@ export function treeUsage(root: number): { readonly memoryBytes: number; readonl
     // The process name before the bracket may contain any character.
     const fields = (readText(`/proc/${pid}/stat`) ?? '').replace(/^.*\) /s, '').split(' ')
     cpuMs += fields.slice(11, 15).reduce((sum, ticks) => sum + Number(ticks || 0), 0) * TICK_MS
-    memoryBytes += Number(fields[21] ?? 0) * PAGE_BYTES
+    memoryBytes += residentPages(pid, fields) * PAGE_BYTES
     waiting.push(...childrenOf(pid))
   }
   return { memoryBytes, cpuMs }
+}
+
+/** A process whose main thread has exited shows its memory only in the files of its other threads. */
+function residentPages(pid: number, fields: readonly string[]): number {
+  const [state, threads, pages] = [fields[0], Number(fields[17]), Number(fields[21] ?? 0)]
+  if (state !== 'Z' || threads <= 1) return pages
+  const others = namesIn(`/proc/${pid}/task`).map((thread) => readText(`/proc/${pid}/task/${thread}/statm`))
+  return Math.max(...others.map((text) => Number(text?.split(' ')[1] ?? 0)), 0)
 }

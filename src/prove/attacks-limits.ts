@@ -67,6 +67,24 @@ export const LIMITS = {
       succeeded: says('yes'),
     },
     {
+      // Of a process whose main thread has exited, /proc shows no memory.
+      name: 'exceed the memory limit in processes whose main threads have exited',
+      limits: { memoryMb: 100 },
+      script: () => `python3 - <<'X'
+import ctypes,os,platform,threading,time
+leave=60 if platform.machine()=='x86_64' else 93
+ready,done=os.pipe()
+def hold():
+  time.sleep(0.2); held=b'x'*(80<<20); os.write(done,b'x'); time.sleep(1.5); os._exit(len(held)>0)
+for _ in range(4):
+  if not os.fork():
+    threading.Thread(target=hold).start(); ctypes.CDLL(None).syscall(leave,0)
+for _ in range(4): os.read(ready,1)
+time.sleep(0.5); print('yes')
+X`,
+      succeeded: says('yes'),
+    },
+    {
       name: 'exceed the memory limit with memfds',
       limits: { memoryMb: 100 },
       script: () => `python3 - <<'X'

@@ -343,6 +343,17 @@ describe('limits of one command', () => {
       'starts a session of its own',
       'trap "" TERM; setsid bash -c "trap : TERM; sleep MARK; sleep MARK" & sleep MARK',
     ],
+    [
+      'has a process whose main thread has exited',
+      `trap "" TERM; setsid python3 - <<'X'
+import ctypes,os,platform,threading,time
+def work():
+  time.sleep(0.1)
+  if os.fork()==0: os.execvp('sleep',['sleep','MARK'])
+  time.sleep(60)
+threading.Thread(target=work).start(); ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93,0)
+X`,
+    ],
     ['stops itself with SIGSTOP', 'trap "" TERM; (sleep MARK) & kill -STOP $!; kill -STOP $$; sleep MARK'],
   ]
   test.each(STUBBORN)('a time limit stops a command that %s', async (_, lines) => {

@@ -1,5 +1,6 @@
 #include "limits/limits.h"
 #include "session/process_tree.h"
+#include "supervise/resolve.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -64,13 +65,13 @@ static bool holds_descriptors(int process, const char *fd) {
   return line && strtoul(line + 8, NULL, 10) > 0;
 }
 
-static void scan_descriptors(int process) {
+static bool scan_descriptors(int process) {
   int fd = openat(process, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *opened = fd < 0 ? NULL : fdopendir(fd);
   struct stat stat;
   if (!opened) {
     if (fd >= 0) close(fd);
-    return mark_all_seen();
+    return false;
   }
   for (struct dirent *entry; (entry = readdir(opened));) {
     if (!isdigit((unsigned char)entry->d_name[0]) || fstatat(dirfd(opened), entry->d_name, &stat, 0)) continue;
@@ -78,20 +79,34 @@ static void scan_descriptors(int process) {
     if (S_ISSOCK(stat.st_mode) && holds_descriptors(process, entry->d_name)) mark_all_seen();
   }
   closedir(opened);
+  return true;
 }
 
-static void scan_mappings(int process) {
+/* Whether it shows any: a thread that is exiting does not. */
+static bool scan_mappings(int process) {
   int fd = openat(process, "maps", O_RDONLY | O_CLOEXEC);
   FILE *maps = fd < 0 ? NULL : fdopen(fd, "r");
   char line[512];
   unsigned long inode;
+  bool any = false;
   if (!maps) {
     if (fd >= 0) close(fd);
-    return mark_all_seen();
+    return false;
   }
-  while (fgets(line, sizeof line, maps))
+  for (; fgets(line, sizeof line, maps); any = true)
     if (sscanf(line, "%*s %*s %*s %*s %lu", &inode) == 1 && inode) mark_seen(inode);
   fclose(maps);
+  return any;
+}
+
+static bool shows_files(const char *name, void *result) {
+  (void)result;
+  int process = openat(proc_fd, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (process < 0) return false;
+  bool listed = scan_descriptors(process), shown = scan_mappings(process);
+  if (shown && !listed) mark_all_seen();
+  close(process);
+  return shown;
 }
 
 static void scan_processes(void) {
@@ -102,13 +117,8 @@ static void scan_processes(void) {
     if (!isdigit((unsigned char)pid[0]) || !strcmp(pid, "1")) continue;
     pid_t parent = live_parent_of(pid);
     /* Zombies hold no memory; subreapers belong to the agent. */
-    int process = parent < 0 || (parent == 1 && agent_processes())
-                      ? -1
-                      : openat(dirfd(processes), pid, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (process < 0) continue;
-    scan_descriptors(process);
-    scan_mappings(process);
-    close(process);
+    if (parent < 0 || (parent == 1 && agent_processes())) continue;
+    if (!any_thread(pid, shows_files, NULL) && live_parent_of(pid) >= 0) mark_all_seen();
   }
   closedir(processes);
 }

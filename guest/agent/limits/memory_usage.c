@@ -21,47 +21,63 @@ static uint64_t tmpfs_usage(const char *path) {
                                                        : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
 }
 
-/* The value of a line `Name:   12 kB` in bytes; -1 when there is none. */
+/* The number in a line `Name:   12`; -1 when there is none. */
 static int64_t status_field(const char *text, const char *name) {
   const char *line = strstr(text, name);
-  return line ? (int64_t)strtoull(line + strlen(name), NULL, 10) * 1024 : -1;
+  return line ? strtoll(line + strlen(name), NULL, 10) : -1;
+}
+
+static bool read_status(const char *name, char *text, size_t size) {
+  char path[700];
+  snprintf(path, sizeof path, "/proc/%s/status", name);
+  return read_text_at(AT_FDCWD, path, text, size) > 0;
 }
 
 /* PLATFORM: gVisor does not distinguish private from shared pages in `status`. */
-static uint64_t private_pages(const char *pid) {
-  char path[300], text[128];
+static uint64_t private_pages(const char *name) {
+  char path[700], text[128];
   unsigned long size, resident, shared;
-  snprintf(path, sizeof path, "/proc/%s/statm", pid);
+  snprintf(path, sizeof path, "/proc/%s/statm", name);
   bool known = read_text_at(AT_FDCWD, path, text, sizeof text) > 0 &&
                sscanf(text, "%lu %lu %lu", &size, &resident, &shared) == 3;
   return known && resident > shared ? (resident - shared) * page_size() : 0;
 }
 
-/* Private pages, swapped-out private pages and page tables. */
-static uint64_t private_memory_of(const char *pid) {
-  char path[300], text[4096];
-  snprintf(path, sizeof path, "/proc/%s/status", pid);
-  if (read_text_at(AT_FDCWD, path, text, sizeof text) <= 0) return 0;
-  int64_t resident = status_field(text, "\nRssAnon:"), swapped = status_field(text, "\nVmSwap:"),
-          tables = status_field(text, "\nVmPTE:");
-  if (resident < 0) return private_pages(pid);
-  return (uint64_t)(resident + (swapped > 0 ? swapped : 0) + (tables > 0 ? tables : 0));
+/* Private pages, swapped-out private pages and page tables; -1: the status does not show them. */
+static int64_t private_memory_in(const char *status) {
+  int64_t resident = status_field(status, "\nRssAnon:"), swapped = status_field(status, "\nVmSwap:"),
+          tables = status_field(status, "\nVmPTE:");
+  return resident < 0 ? -1 : (resident + (swapped > 0 ? swapped : 0) + (tables > 0 ? tables : 0)) * 1024;
 }
 
-/* The private memory and the number of all processes except PID 1. */
+static bool shows_private_memory(const char *name, void *result) {
+  char text[4096];
+  int64_t bytes = read_status(name, text, sizeof text) ? private_memory_in(text) : -1;
+  *(uint64_t *)result = bytes < 0 ? private_pages(name) : (uint64_t)bytes;
+  return bytes >= 0 || *(uint64_t *)result;
+}
+
+/* The private memory and the number of threads of all processes except PID 1. A zombie counts as a thread. */
 struct process_usage {
-  uint64_t bytes, processes;
+  uint64_t bytes, threads;
 };
+
+static void add_process(const char *pid, struct process_usage *usage) {
+  char text[4096];
+  bool known = read_status(pid, text, sizeof text);
+  int64_t threads = known ? status_field(text, "\nThreads:") : 1, bytes = known ? private_memory_in(text) : 0;
+  uint64_t shown = 0;
+  if (bytes < 0) any_thread(pid, shows_private_memory, &shown);
+  usage->threads += threads > 1 ? (uint64_t)threads : 1;
+  usage->bytes += bytes < 0 ? shown : (uint64_t)bytes;
+}
 
 static struct process_usage measure_processes(void) {
   struct process_usage usage = {0};
   DIR *processes = opendir("/proc");
   if (!processes) return (struct process_usage){UINT64_MAX / 2, UINT32_MAX};
-  for (struct dirent *entry; (entry = readdir(processes));) {
-    if (!isdigit((unsigned char)entry->d_name[0]) || !strcmp(entry->d_name, "1")) continue;
-    usage.processes++;
-    if (limits.memory_bytes) usage.bytes += private_memory_of(entry->d_name);
-  }
+  for (struct dirent *entry; (entry = readdir(processes));)
+    if (isdigit((unsigned char)entry->d_name[0]) && strcmp(entry->d_name, "1")) add_process(entry->d_name, &usage);
   closedir(processes);
   return usage;
 }
@@ -112,35 +128,46 @@ static void note_inode(uint64_t inode, uint64_t *seen, size_t *count) {
   if (*count < MAX_SEGMENTS) seen[(*count)++] = inode;
 }
 
-/* Matches `…-… rw-s … 00:01 1234   /dev/zero (deleted)`. Returns false when we may not read the process's maps. */
-static bool find_segments(const char *pid, uint64_t *seen, size_t *count) {
-  char path[300], line[512], flag[16];
+struct seen_segments {
+  uint64_t inodes[MAX_SEGMENTS];
+  size_t count;
+};
+
+/* Matches `…-… rw-s … 00:01 1234   /dev/zero (deleted)`. Every process has some mapping. */
+static bool shows_mappings(const char *name, void *result) {
+  struct seen_segments *seen = result;
+  char path[700], line[512], flag[16];
   unsigned long inode;
-  snprintf(path, sizeof path, "/proc/%s/maps", pid);
+  bool any = false;
+  snprintf(path, sizeof path, "/proc/%s/maps", name);
   FILE *maps = fopen(path, "re");
-  if (!maps) return errno == ENOENT || errno == ESRCH;
-  while (fgets(line, sizeof line, maps))
+  for (; maps && fgets(line, sizeof line, maps); any = true)
     if (sscanf(line, "%*s %*3s%1[s] %*s %*s %lu", flag, &inode) == 2 && strstr(line, "/dev/zero (deleted)"))
-      note_inode(inode, seen, count);
-  bool whole = !ferror(maps);
-  fclose(maps);
+      note_inode(inode, seen->inodes, &seen->count);
+  bool whole = any && !ferror(maps);
+  if (maps) fclose(maps);
   return whole;
+}
+
+/* Returns false when a process has mappings that we cannot read. */
+static bool find_segments(const char *pid, struct seen_segments *seen) {
+  return any_thread(pid, shows_mappings, seen) || live_parent_of(pid) < 0;
 }
 
 /* How many segments still exist; MAX_SEGMENTS when that is unknown. */
 static size_t count_live_segments(void) {
-  static uint64_t seen[MAX_SEGMENTS];
-  size_t count = 0;
+  static struct seen_segments seen;
+  seen.count = 0;
   DIR *processes = opendir("/proc");
   bool told = processes;
   for (struct dirent *entry; told && (entry = readdir(processes));) {
     const char *pid = entry->d_name;
     if (!isdigit((unsigned char)pid[0]) || !strcmp(pid, "1")) continue;
     /* subreapers belong to the agent and have none */
-    if (live_parent_of(pid) != 1 || !agent_processes()) told = find_segments(pid, seen, &count);
+    if (live_parent_of(pid) != 1 || !agent_processes()) told = find_segments(pid, &seen);
   }
   if (processes) closedir(processes);
-  return told ? count : MAX_SEGMENTS;
+  return told ? seen.count : MAX_SEGMENTS;
 }
 
 static int longest_first(const void *a, const void *b) {
@@ -187,7 +214,7 @@ const char *exceeded_process_limit(void) {
   if (!limits.memory_bytes && !limits.processes) return NULL;
   if (count_shared_memory) memfd_release_unused();
   struct process_usage usage = measure_processes();
-  if (limits.processes && usage.processes > limits.processes + agent_processes()) return LIMIT_NAME_PIDS;
+  if (limits.processes && usage.threads > limits.processes + agent_processes()) return LIMIT_NAME_PIDS;
   if (!limits.memory_bytes || memory_used(&usage) <= limits.memory_bytes) return NULL;
   if (count_shared_memory) drop_dead_segments();
   return memory_used(&usage) > limits.memory_bytes ? LIMIT_NAME_MEMORY : NULL;

@@ -11,7 +11,10 @@ struct process {
   bool marked;
 };
 
-enum { MAX_PROCESSES = 65536, MAX_ROUNDS = 64 };
+enum { MAX_PROCESSES = 65536, MAX_ROUNDS = 64, MAX_SCANS_OF_THREADS = 16 };
+
+/* Of /proc/<pid>/stat, between the parent and the number of threads. */
+#define FIELDS_BEFORE_THREADS " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
 
 static struct process *snapshot;
 static size_t process_count;
@@ -22,10 +25,40 @@ pid_t live_parent_of(const char *pid) {
   if (read_text_at(proc_fd, path, text, sizeof text) <= 0) return -1;
   /* The name may contain parentheses; the fields start after the last one. */
   char *after = strrchr(text, ')');
-  int parent;
+  int parent, threads;
   char state;
-  if (!after || sscanf(after + 1, " %c %d", &state, &parent) != 2 || state == 'Z') return -1;
-  return parent;
+  if (!after || sscanf(after + 1, " %c %d" FIELDS_BEFORE_THREADS "%d", &state, &parent, &threads) != 3) return -1;
+  return state == 'Z' && threads <= 1 ? -1 : parent;
+}
+
+/* Whether `shows` returned true for one of the threads; `others` becomes whether there are any beside the main thread. */
+static bool scan_threads(const char *pid, bool (*shows)(const char *name, void *result), void *result, bool *others) {
+  char name[600];
+  snprintf(name, sizeof name, "%s/task", pid);
+  int fd = openat(proc_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *threads = fd < 0 ? NULL : fdopendir(fd);
+  bool shown = false;
+  *others = false;
+  if (!threads) {
+    if (fd >= 0) close(fd);
+    return false;
+  }
+  for (struct dirent *entry; !shown && (entry = readdir(threads));) {
+    if (!isdigit((unsigned char)entry->d_name[0]) || !strcmp(entry->d_name, pid)) continue;
+    *others = true;
+    snprintf(name, sizeof name, "%s/task/%s", pid, entry->d_name);
+    shown = shows(name, result);
+  }
+  closedir(threads);
+  return shown;
+}
+
+bool any_thread(const char *pid, bool (*shows)(const char *name, void *result), void *result) {
+  bool shown = shows(pid, result), others = true;
+  /* SECURITY: a thread may start the next one and exit while we look. */
+  for (int round = 0; !shown && others && round < MAX_SCANS_OF_THREADS; round++)
+    shown = scan_threads(pid, shows, result, &others);
+  return shown;
 }
 
 static void scan_processes(void) {

@@ -90,8 +90,8 @@ const AF_INET = 2
 const AF_INET6 = 10
 const AF_NETLINK = 16
 const NETLINK_ROUTE = 0
-/** The default of the type, ICMP, TCP, UDP, ICMPv6. */
-const INTERNET_PROTOCOLS = [0, 1, 6, 17, 58]
+/** The default of the type, TCP, UDP. */
+const INTERNET_PROTOCOLS = [0, 6, 17]
 const TIOCSTI = 0x5412
 const TIOCLINUX = 0x541c
 
@@ -144,7 +144,8 @@ function socketRules(): readonly Instruction[] {
   return [
     load(argument(0)),
     ...when(AF_UNIX, [answer(ALLOW)]),
-    // Few programs use other protocols (MPTCP, SCTP, UDP-Lite) or miss them; their buffers are in no table that the agent could count.
+    // Few programs use other protocols (MPTCP, SCTP, UDP-Lite, ICMP) or miss them; their buffers are in no table that the agent could count.
+    // Sockets of ICMP are in one, but leave it with their buffers when they are disconnected.
     ...[AF_INET, AF_INET6].flatMap((family) =>
       when(family, [
         load(argument(2)),
