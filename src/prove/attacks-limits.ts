@@ -242,6 +242,19 @@ X`,
       script: ({ probe }) => `${probe} fork 200`,
       succeeded: (result) => Number(stdout(result)) > 40,
     },
+    {
+      name: 'exceed the process limit with threads',
+      limits: { pids: 40 },
+      script: () => `python3 - <<'X'
+import threading,time
+threading.stack_size(65536)
+try:
+  for _ in range(200): threading.Thread(target=time.sleep,args=(1,),daemon=True).start()
+except RuntimeError: pass
+time.sleep(0.3); print(threading.active_count())
+X`,
+      succeeded: (result) => Number(stdout(result)) > 40,
+    },
   ],
   'limit.disk': [
     {
