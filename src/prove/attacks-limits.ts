@@ -220,6 +220,57 @@ X`,
       succeeded: says('yes'),
     },
     {
+      // 64 bytes of the kernel for each, which no size shows.
+      name: 'exceed the memory limit with empty System V messages',
+      limits: { memoryMb: 50 },
+      script: () => `python3 - <<'X'
+import ctypes,time
+c=ctypes.CDLL(None); queues=[]; sent=0; message=ctypes.create_string_buffer(b'\\1',16)
+try:
+  for _ in range(200):
+    q=c.msgget(0,0o1600); queues.append(q)
+    if q<0: break
+    while c.msgsnd(q,message,0,0o4000)==0: sent+=1
+  time.sleep(0.5); print('yes' if sent>3000000 else 'no')
+finally:
+  for q in queues: c.msgctl(q,0,None)
+X`,
+      succeeded: says('yes'),
+    },
+    {
+      // A kilobyte of the kernel for each, which the size of a tmpfs does not show.
+      name: 'exceed the memory limit with empty files in a tmpfs',
+      limits: { memoryMb: 50 },
+      script: () => `python3 - <<'X'
+import os,shutil,tempfile,time
+d=tempfile.mkdtemp(dir='/dev/shm')
+try:
+  for i in range(90000): os.mknod(f'{d}/{i:0200d}')
+  time.sleep(0.5); print('yes')
+finally: shutil.rmtree(d)
+X`,
+      succeeded: says('yes'),
+    },
+    {
+      name: 'exceed the memory limit with sockets without data',
+      limits: { memoryMb: 50 },
+      script: () => `python3 - <<'X'
+import ctypes,os,resource,signal,time
+c=ctypes.CDLL(None); pair=(ctypes.c_int*2)()
+most=resource.getrlimit(resource.RLIMIT_NOFILE)[1]; resource.setrlimit(resource.RLIMIT_NOFILE,(most,most))
+ready,done=os.pipe(); each=min(15000,most-64); children=[]
+for _ in range(-(-30000//each)):
+  pid=os.fork()
+  if pid: children.append(pid); continue
+  while c.socketpair(1,1,0,pair)==0 and pair[1]<each: pass
+  os.write(done,b'x'); time.sleep(20); os._exit(0)
+for _ in children: os.read(ready,1)
+time.sleep(0.5); print('yes')
+for pid in children: os.kill(pid,signal.SIGKILL)
+X`,
+      succeeded: says('yes'),
+    },
+    {
       name: 'exceed the memory limit with a tmpfs',
       limits: { memoryMb: 100 },
       script: () => 'f=/dev/shm/rf-fill-$$; head -c 300M /dev/zero > $f && sleep 0.5 && echo yes; rm -f $f',
@@ -240,6 +291,19 @@ X`,
       name: 'exceed the process limit',
       limits: { pids: 40 },
       script: ({ probe }) => `${probe} fork 200`,
+      succeeded: (result) => Number(stdout(result)) > 40,
+    },
+    {
+      name: 'exceed the process limit with threads',
+      limits: { pids: 40 },
+      script: () => `python3 - <<'X'
+import threading,time
+threading.stack_size(65536)
+try:
+  for _ in range(200): threading.Thread(target=time.sleep,args=(1,),daemon=True).start()
+except RuntimeError: pass
+time.sleep(0.3); print(threading.active_count())
+X`,
       succeeded: (result) => Number(stdout(result)) > 40,
     },
   ],

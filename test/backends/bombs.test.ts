@@ -107,6 +107,20 @@ while True:
   if os.fork()==0: os._exit(0)'; sleep 1`,
     named: 'limit.pids',
   },
+  {
+    // The default limit, which no cgroup enforces.
+    name: 'threads of one process',
+    limits: { wallMs: 10_000 },
+    lines: `python3 -c '
+import threading,time
+threading.stack_size(65536)
+try:
+  for _ in range(1500): threading.Thread(target=time.sleep,args=(2,)).start()
+except RuntimeError: print("no more")
+'`,
+    // For other users than root the kernel refuses them.
+    named: process.getuid?.() === 0 ? 'limit.pids' : undefined,
+  },
 ]
 
 /** How long each of the neighbour's commands takes, one after the other, while `work` runs. */

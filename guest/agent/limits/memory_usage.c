@@ -15,10 +15,21 @@ bool count_shared_memory;
 
 static uint64_t page_size(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
 
+/* What an empty file of a tmpfs costs, with a long name. The size of a tmpfs does not bound how many it has. */
+enum { TMPFS_INODE_SIZE = 1280 };
+
 static uint64_t tmpfs_usage(const char *path) {
   struct statfs fs;
-  return statfs(path, &fs) || fs.f_type != TMPFS_MAGIC ? 0
-                                                       : (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize;
+  if (statfs(path, &fs) || fs.f_type != TMPFS_MAGIC) return 0;
+  uint64_t inodes = fs.f_files > fs.f_ffree ? (uint64_t)(fs.f_files - fs.f_ffree) : 0;
+  return (uint64_t)(fs.f_blocks - fs.f_bfree) * (uint64_t)fs.f_bsize + inodes * TMPFS_INODE_SIZE;
+}
+
+/* /dev, and shared memory, which may be a part of it. */
+static uint64_t dev_usage(void) {
+  struct stat dev, shm;
+  bool same = !stat("/dev", &dev) && !stat("/dev/shm", &shm) && dev.st_dev == shm.st_dev;
+  return tmpfs_usage("/dev") + (same ? 0 : tmpfs_usage("/dev/shm"));
 }
 
 /* The number in a line `Name:   12`; -1 when there is none. */
@@ -82,26 +93,37 @@ static struct process_usage measure_processes(void) {
   return usage;
 }
 
-/* Sums columns of a table of System V objects, in units of `each` bytes. */
-static uint64_t sum_table_columns(const char *path, int first, int second, uint64_t each) {
+/* A column of a table of System V objects, and how many bytes each unit in it is. */
+struct column {
+  int index;
+  unsigned bytes;
+};
+
+enum { MESSAGE_SIZE = 64, SEMAPHORE_SIZE = 64, SYSTEM_V_OBJECT_SIZE = 1024 };
+
+/* Sums two columns of a table, and the objects in it. */
+static uint64_t sum_table(const char *path, struct column first, struct column second) {
   FILE *table = fopen(path, "re");
   char line[512];
   uint64_t total = 0;
   if (!table) return 0;
   for (bool head = true; fgets(line, sizeof line, table); head = false) {
     int column = 0;
-    for (char *word = strtok(line, " \n"); word && !head; word = strtok(NULL, " \n"), column++)
-      if (column == first || column == second) total += strtoull(word, NULL, 10) * each;
+    if (!head) total += SYSTEM_V_OBJECT_SIZE;
+    for (char *word = strtok(line, " \n"); word && !head; word = strtok(NULL, " \n"), column++) {
+      if (column == first.index) total += strtoull(word, NULL, 10) * first.bytes;
+      if (column == second.index) total += strtoull(word, NULL, 10) * second.bytes;
+    }
   }
   fclose(table);
   return total;
 }
 
-enum { SEMAPHORE_SIZE = 64 };
-
 static uint64_t system_v_usage(void) {
-  return sum_table_columns("/proc/sysvipc/shm", 14, 15, 1) + sum_table_columns("/proc/sysvipc/msg", 3, -1, 1) +
-         sum_table_columns("/proc/sysvipc/sem", 3, -1, SEMAPHORE_SIZE);
+  static const struct column NONE = {-1, 0};
+  return sum_table("/proc/sysvipc/shm", (struct column){14, 1}, (struct column){15, 1}) +
+         sum_table("/proc/sysvipc/msg", (struct column){3, 1}, (struct column){4, MESSAGE_SIZE}) +
+         sum_table("/proc/sysvipc/sem", (struct column){3, SEMAPHORE_SIZE}, NONE);
 }
 
 /*
@@ -189,7 +211,7 @@ static void drop_dead_segments(void) {
 }
 
 uint64_t shared_memory_usage(void) {
-  uint64_t total = tmpfs_usage("/dev/shm") + (limits.shared_tmp ? 0 : tmpfs_usage("/tmp"));
+  uint64_t total = dev_usage() + (limits.shared_tmp ? 0 : tmpfs_usage("/tmp"));
   return count_shared_memory ? total + system_v_usage() + segment_usage() + socket_usage() + memfd_usage() : total;
 }
 

@@ -167,9 +167,14 @@ static uint64_t all_sockets(void) {
   return sscanf(text, "sockets: used %" SCNu64, &used) == 1 ? used : UINT64_MAX;
 }
 
+/* What a socket without data costs, with its file. A cgroup counts that. */
+enum { SOCKET_SIZE = 2560 };
+
 uint64_t socket_usage(void) {
-  if (diag_socket < 0 || (!count_shared_memory && all_sockets() <= few_in_all)) return 0;
+  uint64_t sockets = diag_socket < 0 ? 0 : all_sockets();
+  if (diag_socket < 0 || (!count_shared_memory && sockets <= few_in_all)) return 0;
   uint64_t total = unix_usage() + netlink_usage();
+  if (count_shared_memory && sockets != UINT64_MAX) total += sockets * SOCKET_SIZE;
   for (int i = 0; i < 2; i++) {
     if (inet_sockets(i) <= few_inet) continue;
     unsigned char family = i ? AF_INET6 : AF_INET;
