@@ -1,7 +1,7 @@
 import { basename } from 'node:path/posix'
 import { FILE_CHANGES, FILE_KINDS } from '../host/guest/protocol.ts'
 import { type ErrorCode, SandboxError } from '../model/errors.ts'
-import { wholeOf } from '../model/files/whole.ts'
+import { assertEntries, wholeOf } from '../model/files/whole.ts'
 import type {
   FileChange,
   FileInfo,
@@ -69,8 +69,19 @@ async function readInfos(
   run: Run,
   argv: readonly [string, string, ...string[]],
 ): Promise<readonly FileInfo[]> {
-  const listing = await wholeOf(`the listing of \`${argv[1]}\``, streamed(run, argv))
+  const pieces = countedEntries(argv[1], streamed(run, argv))
+  const listing = await wholeOf(`the listing of \`${argv[1]}\``, pieces)
   return infosOf(Buffer.from(listing.buffer, listing.byteOffset, listing.length).toString('utf8'))
+}
+
+/** Ends a listing that is too long as soon as it is: it is not read to its end, and nothing of it is parsed. */
+async function* countedEntries(path: string, pieces: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  let ends = 0
+  for await (const piece of pieces) {
+    for (let at = piece.indexOf(0); at !== -1; at = piece.indexOf(0, at + 1)) ends++
+    assertEntries(path, Math.floor(ends / ENTRY_FIELDS))
+    yield piece
+  }
 }
 
 async function checked(
@@ -191,6 +202,8 @@ function metadataOf(text: string): FileMetadata | undefined {
   return pairs.length === 0 ? undefined : Object.fromEntries(pairs)
 }
 
+const ENTRY_FIELDS = 4
+
 /**
  * Parses records of `kind mode uid gid size mtime NUL path NUL target NUL attributes NUL`
  * (guest/agent/files/file_operations.c).
@@ -198,7 +211,7 @@ function metadataOf(text: string): FileMetadata | undefined {
 function infosOf(text: string): readonly FileInfo[] {
   const parts = text.split('\0')
   const infos: FileInfo[] = []
-  for (let i = 0; i + 3 < parts.length; i += 4) {
+  for (let i = 0; i + 3 < parts.length; i += ENTRY_FIELDS) {
     const [kind = '', mode = '0', uid = '0', gid = '0', size = '0', modified = '0'] = (parts[i] ?? '').split(
       ' ',
     )
@@ -222,12 +235,14 @@ function infosOf(text: string): readonly FileInfo[] {
 }
 
 const CHANGES: Readonly<Record<string, FileChange['kind']>> = FILE_CHANGES
+/** A letter and a path. */
+const MAX_CHANGE = 8192
 
 async function watch(run: Run, path: string, options: WatchOptions): Promise<void> {
   let rest = ''
   const hear = (chunk: Uint8Array): void => {
     const parts = (rest + Buffer.from(chunk).toString('utf8')).split('\0')
-    rest = parts.pop() ?? ''
+    rest = (parts.pop() ?? '').slice(-MAX_CHANGE)
     for (const part of parts) {
       const kind = CHANGES[part[0] ?? '']
       if (part === '!') options.onReady?.()

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FileInfo, FileMetadata, GuestFiles, PackOptions, WatchOptions } from '../backends/backend.ts'
 import { SandboxError } from '../model/errors.ts'
-import { wholeOf } from '../model/files/whole.ts'
+import { assertEntries, wholeOf } from '../model/files/whole.ts'
 
 type Bytes = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 type Range = { readonly offset?: number; readonly length?: number }
@@ -55,8 +55,11 @@ export class SandboxFiles {
     return (await this.entries(path)).map(({ name }) => name).sort()
   }
 
+  /** At most 50,000 entries. */
   async entries(path: string, depth = 1): Promise<readonly FileInfo[]> {
-    return this.#run('list', path, (inside) => inside.list(path, depth))
+    const found = await this.#run('list', path, (inside) => inside.list(path, depth))
+    assertEntries(path, found.length)
+    return found
   }
 
   async stat(path: string): Promise<FileInfo> {

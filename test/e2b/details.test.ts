@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { fromE2bId } from '../../src/server/e2b/ids.ts'
 import { client, get, type Loose, until, type World, world } from './kit.ts'
 
 /** Details of E2B's contract that its users' programs rely on: statuses, phrases, bounds and names. */
@@ -45,6 +46,57 @@ describe('files', () => {
     const upload = await sandbox.uploadUrl('signed.txt', { useSignatureExpiration: -10_000 })
     expect((await fetch(upload, { method: 'POST', body: 'y' })).status).toBe(401)
     expect(await sandbox.files.read('signed.txt')).toBe('x')
+  })
+})
+
+describe('what a sandbox makes the server keep is limited', () => {
+  const rpc = async (method: string, message: object): Promise<Loose> => {
+    const answer = await fetch(`${here.options.apiUrl}/filesystem.Filesystem/${method}`, {
+      method: 'POST',
+      headers: {
+        'content-type': 'application/json',
+        'x-access-token': sandbox.envdAccessToken,
+        'e2b-sandbox-id': sandbox.sandboxId,
+      },
+      body: JSON.stringify(message),
+    })
+    return answer.json()
+  }
+
+  test('a listing has at most 50,000 entries', async () => {
+    await sandbox.commands.run('mkdir -p many/a many/b; cd many/a; seq 49999 | xargs touch; touch ../b/{x,y}')
+    const all = await rpc('ListDir', { path: 'many', depth: 2 })
+    expect(all).toMatchObject({ message: expect.stringMatching(/more than 50000 entries \(.*less depth/) })
+    expect((await rpc('ListDir', { path: 'many/a', depth: 16 })).entries).toHaveLength(49_999)
+    expect((await rpc('ListDir', { path: 'many', depth: 1 })).entries).toHaveLength(2)
+    const key = await here.key(undefined, ['read'])
+    const path = encodeURIComponent('/home/user/many')
+    const plain = await fetch(
+      `${here.options.apiUrl}/v1/sandboxes/${fromE2bId(sandbox.sandboxId)}/files/list?path=${path}&depth=16`,
+      { headers: { authorization: `Bearer ${key}` } },
+    )
+    expect([plain.status, ((await plain.json()) as Loose).code]).toEqual([413, 'too-large'])
+  })
+
+  test('a burst of requests gets no more watchers than requests one by one', async () => {
+    await sandbox.commands.run('mkdir -p watched')
+    const made = await Promise.all(
+      Array.from({ length: 80 }, () => rpc('CreateWatcher', { path: 'watched' })),
+    )
+    expect(made.filter(({ watcherId }) => watcherId !== undefined)).toHaveLength(64)
+    expect(made.find(({ code }) => code)).toMatchObject({ message: expect.stringMatching(/64 watchers/) })
+    for (const { watcherId } of made) if (watcherId) await rpc('RemoveWatcher', { watcherId })
+    expect((await rpc('CreateWatcher', { path: 'nowhere' })).code).toBe('not_found')
+  })
+
+  test('events that wait for a client have a limit by their size', async () => {
+    const name = `deep/${Array.from({ length: 15 }, () => 'd'.repeat(250)).join('/')}`
+    await sandbox.commands.run(`mkdir -p ${name}`)
+    const { watcherId } = await rpc('CreateWatcher', { path: 'deep', recursive: true })
+    await sandbox.commands.run(`cd ${name}; seq 2000 | xargs touch; sleep 1`)
+    const { events } = await rpc('GetWatcherEvents', { watcherId })
+    expect(events.length).toBeGreaterThan(500)
+    expect(JSON.stringify(events).length).toBeLessThan(5e6)
   })
 })
 

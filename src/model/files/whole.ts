@@ -23,3 +23,14 @@ export async function wholeOf(
   }
   return held.all()
 }
+
+/** Maximum number of entries in one listing. */
+export const MAX_ENTRIES = 50_000
+
+/** SECURITY: the sandbox controls how many files it has, and an entry of a listing costs much more than its bytes. */
+export function assertEntries(path: string, entries: number): void {
+  if (entries > MAX_ENTRIES)
+    throw new SandboxError('too-large', `\`${path}\` has more than ${MAX_ENTRIES} entries`, {
+      hint: 'list it with less depth, or one directory at a time',
+    })
+}

@@ -7,6 +7,7 @@ import { bytesOf } from '../body.ts'
 import type { Call, EventOf, Route } from '../route.ts'
 import { reply, route } from '../route.ts'
 import { filesQuery, pathQuery, readQuery, watchQuery } from '../shapes.ts'
+import { EventQueue } from '../streams/event-queue.ts'
 import { sse } from '../streams/sse.ts'
 import { endStreamSoon } from '../streams/stream-end.ts'
 
@@ -185,12 +186,12 @@ async function watched(
   path: string,
   recursive: boolean,
 ): Promise<Response> {
-  const queue: WatchEvent[] = []
+  const queue = new EventQueue<WatchEvent>()
   const stop = new AbortController()
   let wake: () => void = () => {}
   let over = false
   const add = (event: WatchEvent): void => {
-    if (queue.length < 10_000) queue.push(event)
+    queue.add(event)
     wake()
   }
   await new Promise<void>((resolve, reject) => {
@@ -214,8 +215,8 @@ async function watched(
   async function* events(signal: AbortSignal): AsyncGenerator<WatchEvent, void> {
     signal.addEventListener('abort', () => wake(), { once: true })
     try {
-      while (!signal.aborted && !(over && queue.length === 0)) {
-        const next = queue.shift()
+      while (!signal.aborted && !(over && queue.isEmpty)) {
+        const next = queue.next()
         if (next) yield next
         else
           await new Promise<void>((resolve) => {

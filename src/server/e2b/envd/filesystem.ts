@@ -2,6 +2,7 @@ import { posix } from 'node:path'
 import { SandboxError } from '../../../model/errors.ts'
 import { boolean, number, object, optional, text } from '../../../model/shape.ts'
 import type { OpenSandbox } from '../../../supervisor/open-sandbox.ts'
+import { EventQueue } from '../../streams/event-queue.ts'
 import { endStreamSoon } from '../../streams/stream-end.ts'
 import { ConnectError, streamEndError } from '../errors.ts'
 import { ownerOf } from '../owners.ts'
@@ -29,6 +30,7 @@ export const watchShape = object({
 
 const TYPES = { file: 'FILE_TYPE_FILE', dir: 'FILE_TYPE_DIRECTORY', link: 'FILE_TYPE_SYMLINK' } as const
 const LINKS = 16
+const AT_ONCE = 32
 
 /** SECURITY: outside of what a sandbox was given, absent and denied read the same; here both are absent. */
 export async function reading<T>(work: () => Promise<T>): Promise<T> {
@@ -109,7 +111,13 @@ const HANDLERS: Readonly<Record<string, Handler>> = {
       await asDirectory(sandbox, target)
       const found = [...(await sandbox.files.entries(target, Math.max(depth ?? 1, 1)))]
       found.sort((a, b) => (a.path < b.path ? -1 : 1))
-      return { entries: await Promise.all(found.map((info) => entryOf(sandbox, info))) }
+      const entries: unknown[] = []
+      // Looking at what links lead to is an operation each, so not all at once.
+      for (let at = 0; at < found.length; at += AT_ONCE)
+        entries.push(
+          ...(await Promise.all(found.slice(at, at + AT_ONCE).map((info) => entryOf(sandbox, info)))),
+        )
+      return { entries }
     })
   },
   async MakeDir({ sandbox, request }, message) {
@@ -157,6 +165,14 @@ export type WatchEvent = { readonly name: string; readonly type: string; readonl
 /** A parsed request to watch a directory. */
 export type Watch = ReturnType<typeof watchShape.parse>
 
+type Change = { readonly kind: keyof typeof EVENTS; readonly name: string }
+
+const entryAt = (live: OpenSandbox, target: string): Promise<unknown> =>
+  live.files
+    .stat(target)
+    .then((info) => entryOf(live, info))
+    .catch(() => undefined)
+
 /** Resolves once the watch is in place; ends with the signal. */
 export function watch(
   live: OpenSandbox,
@@ -165,16 +181,22 @@ export function watch(
   signal: AbortSignal,
 ): Promise<{ readonly over: Promise<void> }> {
   const base = pathOf(asked)
+  const changes = new EventQueue<Change>()
+  let isLooking = false
   // One after the other, so that looking at a file cannot put its event behind a later one.
-  let before: Promise<unknown> = Promise.resolve()
-  const onChange = ({ kind, name }: { readonly kind: keyof typeof EVENTS; readonly name: string }): void => {
-    before = before.then(async () => {
-      const info =
-        includeEntry && kind !== 'remove'
-          ? await live.files.stat(posix.join(base, name)).catch(() => undefined)
-          : undefined
-      take({ name, type: EVENTS[kind], ...(info ? { entry: await entryOf(live, info) } : {}) })
-    })
+  const look = async (): Promise<void> => {
+    isLooking = true
+    for (let change = changes.next(); change && !signal.aborted; change = changes.next()) {
+      const { kind, name } = change
+      const entry =
+        includeEntry && kind !== 'remove' ? await entryAt(live, posix.join(base, name)) : undefined
+      take({ name, type: EVENTS[kind], ...(entry ? { entry } : {}) })
+    }
+    isLooking = false
+  }
+  const onChange = (change: Change): void => {
+    changes.add(change)
+    if (!isLooking) void look()
   }
   return reading(async () => {
     await asDirectory(live, base)
@@ -192,12 +214,11 @@ export function watch(
 
 /** The message that keeps a silent watch open. */
 export const WATCH_KEEPALIVE = { keepalive: {} }
-const QUEUE = 10_000
 
 /** Streams the changes of a directory. */
 export async function* watchDir(guest: SandboxRequest, gone: AbortSignal): Stream {
   const asked = watchShape.parse(await onlyMessage(guest.request), '')
-  const queue: WatchEvent[] = []
+  const queue = new EventQueue<WatchEvent>()
   let wake: () => void = () => {}
   let ended = false
   const signal = AbortSignal.any([gone, guest.live.abort.signal])
@@ -205,7 +226,7 @@ export async function* watchDir(guest: SandboxRequest, gone: AbortSignal): Strea
     guest.sandbox,
     asked,
     (event) => {
-      if (queue.length < QUEUE) queue.push(event)
+      queue.add(event)
       wake()
     },
     signal,
@@ -217,8 +238,8 @@ export async function* watchDir(guest: SandboxRequest, gone: AbortSignal): Strea
   over.then(stop, stop)
   signal.addEventListener('abort', stop, { once: true })
   yield { start: {} }
-  while (!gone.aborted && !(ended && queue.length === 0)) {
-    const next = queue.shift()
+  while (!gone.aborted && !(ended && queue.isEmpty)) {
+    const next = queue.next()
     if (next) yield { filesystem: next }
     else
       await new Promise<void>((resolve) => {

@@ -2,17 +2,17 @@ import { randomBytes } from 'node:crypto'
 import { object, text } from '../../../model/shape.ts'
 import type { LiveSandbox } from '../../../supervisor/lifecycle/live-sandbox.ts'
 import type { OpenSandbox } from '../../../supervisor/open-sandbox.ts'
+import { EventQueue } from '../../streams/event-queue.ts'
 import { ConnectError } from '../errors.ts'
 import type { SandboxRequest } from '../sandbox-request.ts'
 import { type WatchEvent, watch, watchShape } from './filesystem.ts'
 
 /** Watches that are asked for their events now and then, for clients that cannot hold a stream. */
 
-type Watcher = { readonly events: WatchEvent[]; readonly stop: AbortController }
+type Watcher = { readonly events: EventQueue<WatchEvent>; readonly stop: AbortController }
 
 const WATCHERS = new WeakMap<OpenSandbox, Map<string, Watcher>>()
 const MOST = 64
-const KEPT = 10_000
 
 const idShape = object({ watcherId: text({ max: 64 }) })
 
@@ -40,19 +40,26 @@ export const UNARY: Readonly<Record<string, (guest: SandboxRequest, message: unk
       const all = watchersOf(guest.live)
       if (all.size >= MOST)
         throw new ConnectError('resource_exhausted', `this sandbox already has ${MOST} watchers`)
-      const made: Watcher = { events: [], stop: new AbortController() }
+      const made: Watcher = { events: new EventQueue(), stop: new AbortController() }
       const signal = AbortSignal.any([made.stop.signal, guest.live.abort.signal])
       const take = (event: WatchEvent): void => {
-        if (made.events.length < KEPT) made.events.push(event)
+        made.events.add(event)
       }
-      const { over } = await watch(guest.sandbox, watchShape.parse(message, ''), take, signal)
-      over.catch(() => {})
+      const asked = watchShape.parse(message, '')
       const watcherId = randomBytes(12).toString('hex')
+      // Counted before it is in place, so that a burst of requests counts too.
       all.set(watcherId, made)
-      return { watcherId }
+      try {
+        const { over } = await watch(guest.sandbox, asked, take, signal)
+        over.catch(() => {})
+        return { watcherId }
+      } catch (error) {
+        all.delete(watcherId)
+        throw error
+      }
     },
     async GetWatcherEvents(guest, message) {
-      return { events: watcher(guest, message)[1].events.splice(0) }
+      return { events: watcher(guest, message)[1].events.all() }
     },
     async RemoveWatcher(guest, message) {
       const [id, found] = watcher(guest, message)
