@@ -238,8 +238,10 @@ export const databaseUrl = (config: Config, env: Readonly<Record<string, string>
 export async function skillRunner(ringfence: Ringfence, end?: () => Promise<void>): Promise<SkillRunner> {
   const { config, stateDir, cwd, env, trail, gate } = ringfence
   // The spec is our own; the manifest's requests were checked before the run.
-  const open = (spec: unknown) => gate.open(spec, { requester: OPERATOR })
-  const parts = { config, stateDir, cwd, env, trail, open, newId, ...(end && { end }) }
+  const open = (spec: unknown, caller: Requester) =>
+    gate.open(spec, { requester: OPERATOR, reachesAs: caller })
+  const allowPrivate = (caller: Requester) => gate.policyFor(caller).allowPrivate
+  const parts = { config, stateDir, cwd, env, trail, open, allowPrivate, newId, ...(end && { end }) }
   return new (await import('../skills/runner.ts')).SkillRunner(parts)
 }
 
@@ -261,6 +263,7 @@ export function skillParts(ringfence: Ringfence): SkillParts {
       const given = {
         input: input ?? null,
         agentId: requester.tenant,
+        caller: requester,
         workspace,
         inspectedOnly: true,
         authorize: (grants: readonly Capability[]) => ringfence.gate.assertCapabilities(requester, grants),

@@ -1,6 +1,11 @@
+import type { Context } from 'hono'
 import { SandboxError } from '../model/errors.ts'
 import { type Keys, matchesHash, type Principal, type Scope } from '../supervisor/access/keys.ts'
 import type { Supervisor } from '../supervisor/supervisor.ts'
+import type { AppEnv } from './app.ts'
+import { clientAddress } from './cluster/peers.ts'
+import { limitWrongKeys } from './guard.ts'
+import type { ServerParts } from './parts.ts'
 
 /**
  * Who is asking: `Authorization: Bearer`, `X-API-KEY`, a sandbox's own token in either or, as E2B's clients send it, in
@@ -56,6 +61,32 @@ export async function makerInForce(keys: Keys, keyId: string): Promise<Principal
   const maker = await keys.principalById(keyId)
   if (!maker) throw unauthenticated()
   return maker
+}
+
+/**
+ * Lets a request in by something that a key gave out and that names the key: a signed address, the token of a volume. `keyIdOf`
+ * throws unless it is genuine. SECURITY: like a request with the key itself it counts for the rate of the key, a wrong one counts
+ * for the rate of the address, and an answer that is open ends with the key.
+ */
+export async function enterByMaker(
+  parts: Pick<ServerParts, 'keys' | 'requests' | 'streams' | 'wrongKeys'>,
+  context: Context<AppEnv>,
+  keyIdOf: () => string | Promise<string>,
+): Promise<Principal> {
+  try {
+    const keyId = await keyIdOf()
+    const ask = (): Promise<Principal> => makerInForce(parts.keys, keyId)
+    const maker = await ask()
+    context.set('principal', maker)
+    parts.requests.assert(keyId)
+    // Stands for the key, and for nothing that opens anything.
+    const headers = new Headers({ authorization: `Bearer maker.${keyId}` })
+    parts.streams.enter('secret', headers, undefined, ask, context.env?.outgoing)
+    return maker
+  } catch (error) {
+    limitWrongKeys(error, parts, clientAddress(context.env?.incoming))
+    throw error
+  }
 }
 
 const TOKEN_SCOPES: readonly Scope[] = ['exec', 'read']

@@ -1,12 +1,13 @@
 import type { SkillRun, SkillView } from '../model/api/skills.ts'
 import type { Config } from '../model/config.ts'
 import type { EventSink, Json } from '../model/event.ts'
+import type { Requester } from '../model/requester.ts'
 import type { Capability } from '../policy/grants/capability.ts'
 import type { SkillViolation } from '../wasm/host/host-parts.ts'
 import type { RunError, WasmSandboxOptions } from '../wasm/sandbox.ts'
 import type { LogLine } from '../wasm/worker/guest-protocol.ts'
 import type { Inspection } from './inspect.ts'
-import type { OpenSandbox } from './script.ts'
+import type { ScriptSandbox } from './script.ts'
 
 /** Options and results of a skill run. */
 
@@ -18,7 +19,10 @@ export type SkillRunnerParts = {
   /** The host's environment; a variable is passed on only if the caller grants `EnvRead` for its name. */
   readonly env: Readonly<Record<string, string>>
   readonly trail: EventSink
-  readonly open: OpenSandbox
+  /** Opens a sandbox for a spec, through the gate. It reaches the private addresses that the caller may reach. */
+  readonly open: (spec: unknown, caller: Requester) => Promise<ScriptSandbox>
+  /** The private addresses that a caller may reach. */
+  readonly allowPrivate: (caller: Requester) => readonly string[]
   readonly newId: (prefix: string) => string
   readonly wasm?: Pick<WasmSandboxOptions, 'runner'>
   /** Called by `close`. */
@@ -33,6 +37,8 @@ export type SkillRunOptions = {
   /** The caller's own capabilities: a skill that requests more is refused. */
   readonly parent?: readonly string[]
   readonly agentId?: string | undefined
+  /** Who runs the skill; default: the operator. */
+  readonly caller?: Requester
   /** Throws if the caller is not allowed to give these capabilities to the skill. */
   readonly authorize?: (grants: readonly Capability[]) => void
   /** Accepts only the name of an inspected skill, never a directory. */

@@ -5,6 +5,7 @@ import type { SkillUsage } from '../model/api/skills.ts'
 import type { Config } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Json } from '../model/event.ts'
+import { OPERATOR } from '../model/requester.ts'
 import { type Capability, escalations, grantsName, parseCapabilities } from '../policy/grants/capability.ts'
 import { networkPolicyOf } from '../policy/network/network.ts'
 import { publicFetcher } from '../wasm/host/fetch.ts'
@@ -232,9 +233,9 @@ export class SkillRunner implements AsyncDisposable {
   async #runWasm(run: Run): Promise<Ended> {
     const { skill, input, grants, options } = run
     const { config, stateDir, cwd } = this.#parts
+    const allowPrivate = this.#parts.allowPrivate(options.caller ?? OPERATOR)
     const cacheDirectory = join(stateDir, 'wasm')
     this.#wasm ??= new WasmSandbox({ ...wasmLimits(config), cacheDirectory, ...this.#parts.wasm })
-    const allowPrivate = config.network?.allow_private ?? []
     const result = await this.#wasm.run(skill.entry.bytes, input, {
       caller: options.agentId ?? '',
       grants,
@@ -249,8 +250,9 @@ export class SkillRunner implements AsyncDisposable {
   }
 
   #runScript(run: Run): Promise<Ended> {
-    const { config, cwd, open } = this.#parts
+    const { config, cwd, open, allowPrivate } = this.#parts
     const { options } = run
+    const caller = options.caller ?? OPERATOR
     const { subprocess_timeout_secs = 60, subprocess_output_limit = 50_000 } = config.sandbox ?? {}
     const who = { tenant: '', keyId: options.agentId ?? '' }
     return this.#admission.run(async () => {
@@ -258,12 +260,12 @@ export class SkillRunner implements AsyncDisposable {
         ...run,
         workspace: resolve(cwd, options.workspace ?? '.'),
         variables: this.#variables(run),
-        network: networkPolicyOf({ allowPrivate: config.network?.allow_private ?? [] }),
+        network: networkPolicyOf({ allowPrivate: allowPrivate(caller) }),
         limits: { timeoutMs: subprocess_timeout_secs * 1000, outputCharacters: subprocess_output_limit },
         agentId: options.agentId,
         signal: options.signal,
       }
-      return { ...(await runScript(script, open)), fuel: 0 }
+      return { ...(await runScript(script, (spec) => open(spec, caller))), fuel: 0 }
     }, who)
   }
 

@@ -16,7 +16,7 @@ import { BoundedOutput } from './output.ts'
 import { type SkillPackage, stageSkill } from './package.ts'
 
 /** The part of the sandbox interface that a script needs; the gate opens the sandbox. */
-type ScriptSandbox = {
+export type ScriptSandbox = {
   exec(
     command: readonly string[],
     options: {
@@ -29,8 +29,7 @@ type ScriptSandbox = {
   ): Promise<ExecResult>
   close(): Promise<void>
 }
-/** Opens a sandbox for a spec, through the gate. */
-export type OpenSandbox = (spec: unknown) => Promise<ScriptSandbox>
+type OpenSandbox = (spec: unknown) => Promise<ScriptSandbox>
 
 /** Limits of a script, as in `[sandbox]`. */
 type ScriptLimits = { readonly timeoutMs: number; readonly outputCharacters: number }

@@ -94,6 +94,11 @@ export type OpenSandboxOptions = {
   readonly askHost?: AskHost | undefined
   /** The caller that asks for the sandbox. */
   readonly requester?: Requester | undefined
+  /**
+   * Whose private addresses the sandbox may reach, if it is not the requester. SECURITY: the server opens the sandbox of a skill in
+   * its own name, and the code in it is that of a tenant.
+   */
+  readonly reachesAs?: Requester | undefined
   /** Judges commands as if they ran on the host, where nothing contains a risk. */
   readonly judgedForHost?: boolean
   /** Commands may use the network that the plan opens without a question: the client has nobody to ask. */
@@ -124,6 +129,7 @@ type Prepared = {
   readonly volumes?: readonly string[] | undefined
   readonly root?: WritableRoot | undefined
   readonly requester?: Requester | undefined
+  readonly reachesAs?: Requester | undefined
 }
 
 /** A sandbox that already exists. */
@@ -163,11 +169,11 @@ export class Gate {
   }
 
   /** Parses a spec and checks it against the policy. Throws if the policy rejects it. */
-  plan(input: unknown, { egress, review, own, volumes, root, requester }: Prepared = {}): Plan {
+  plan(input: unknown, { egress, review, own, volumes, root, requester, reachesAs }: Prepared = {}): Plan {
     const spec = parseSpec(input)
     const grants = this.#permitted(spec, requester)
     const { host, observe, pins } = this.#parts
-    const policy = this.#policyFor(grants)
+    const policy = this.#policyFor(grants, reachesAs)
     const paths = new Map(pathsOf(policy, spec).map((path) => [path, observe(path)]))
     if (grants) assertLinksPermitted(grants, spec, paths)
     const facts = {
@@ -216,8 +222,9 @@ export class Gate {
     return grants
   }
 
-  #policyFor(grants: TenantGrants | undefined): SandboxPolicy {
-    return grants ? narrowed(this.#parts.policy, grants) : this.#parts.policy
+  #policyFor(grants: TenantGrants | undefined, reachesAs?: Requester): SandboxPolicy {
+    const policy = grants ? narrowed(this.#parts.policy, grants) : this.#parts.policy
+    return reachesAs ? { ...policy, allowPrivate: this.policyFor(reachesAs).allowPrivate } : policy
   }
 
   /** The policy for a requester that asks for nothing in particular. */
@@ -261,6 +268,7 @@ export class Gate {
       root,
       owner,
       requester,
+      reachesAs,
       askHost,
       judgedForHost,
       isNetworkGranted,
@@ -280,11 +288,11 @@ export class Gate {
       })
     // Before anything is prepared, because a proxy would already have looked up the secrets.
     const grants = await this.#recorded(spec, async () => this.#permitted(spec, requester))
-    const { allowPrivate } = this.#policyFor(grants)
+    const { allowPrivate } = this.#policyFor(grants, reachesAs)
     const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec, allowPrivate) : undefined
     const review = spec.review ? this.#parts.review?.(spec, id) : undefined
     try {
-      const given = { egress: prepared, review, own, volumes, requester }
+      const given = { egress: prepared, review, own, volumes, requester, reachesAs }
       const { plan, backend } = await this.#admitSpec(spec, given, root)
       review?.keep(plan.mounts)
       const egress = plan.network.mode === 'fetch' ? prepared?.start(plan, id) : undefined

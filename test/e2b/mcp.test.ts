@@ -32,7 +32,7 @@ afterAll(async () => {
   expect(here.logs).toEqual([])
 })
 
-async function connect(sandbox: Loose, token: string): Promise<Loose> {
+async function connect(sandbox: Loose, token: string, more: Loose = {}): Promise<Loose> {
   const { Client, StreamableHTTPClientTransport } = await sdk<Loose>('@modelcontextprotocol/client')
   const headers = {
     authorization: `Bearer ${token}`,
@@ -41,7 +41,10 @@ async function connect(sandbox: Loose, token: string): Promise<Loose> {
   }
   const made = new Client({ name: 't', version: '1' }, {})
   await made.connect(
-    new StreamableHTTPClientTransport(new URL(`${here.options.apiUrl}/mcp`), { requestInit: { headers } }),
+    new StreamableHTTPClientTransport(new URL(`${here.options.apiUrl}/mcp`), {
+      requestInit: { headers },
+      ...more,
+    }),
   )
   return made
 }
@@ -112,6 +115,39 @@ test('a gateway token cannot approve anything, even in a sandbox of an admin', a
   expect(await said).toMatch(/rejected: no/)
   await mcp.close()
   await sandbox.kill()
+}, 60_000)
+
+test('a gateway token ends with the key of its sandbox, also on a stream that is open; wrong ones are limited', async () => {
+  const { keys } = here.server.server.parts
+  const made = await keys.create({ e2b: true, tenant: 'red', scopes: ['create', 'exec', 'read'] })
+  const sandbox = await e2b.Sandbox.create({ ...here.options, apiKey: made.secret, mcp: { third: {} } })
+  let open = 0
+  const watched = async (...asked: Parameters<typeof fetch>): Promise<Response> => {
+    open++
+    const answer = await fetch(...asked).finally(() => open--)
+    if (!answer.body) return answer
+    const [one, other] = answer.body.tee()
+    open++
+    void new Response(other)
+      .text()
+      .catch(() => {})
+      .finally(() => open--)
+    return new Response(one, answer)
+  }
+  const mcp = await connect(sandbox, await sandbox.getMcpToken(), { fetch: watched })
+  await mcp.listTools()
+  // The stream of the server's messages.
+  await expect.poll(() => open).toBe(1)
+  await keys.revoke(made.key.id)
+  await expect.poll(() => open, { timeout: 5000 }).toBe(0)
+  await mcp.close()
+  const headers = {
+    authorization: `Bearer ${'x'.repeat(36)}`,
+    'e2b-sandbox-id': sandbox.sandboxId,
+    'e2b-sandbox-port': '50005',
+  }
+  const ask = async () => (await fetch(`${here.options.apiUrl}/mcp`, { method: 'POST', headers })).status
+  expect(await Promise.all(Array.from({ length: 100 }, ask))).toContain(429)
 }, 60_000)
 
 test.each([

@@ -1,5 +1,5 @@
 import type { IncomingMessage } from 'node:http'
-import { signedSandbox } from '../e2b/envd/transfer.ts'
+import { isSignature, signedSandbox } from '../e2b/envd/transfer.ts'
 
 /** What signed addresses are checked with. */
 export type SignedAddressParts = {
@@ -22,8 +22,7 @@ export class SignedAddresses {
 
   async sandboxOf({ url = '/', method = 'GET' }: IncomingMessage): Promise<string | undefined> {
     const query = new URLSearchParams(url.slice(url.indexOf('?') + 1))
-    // SECURITY: what cannot be a signature is not looked for.
-    if (!SIGNATURE.test(query.get('signature') ?? '')) return undefined
+    if (!isSignature(query)) return undefined
     const { liveHere, accessToken } = this.#parts
     const here = signedSandbox(liveHere(), method, query, { tokens: { access: accessToken } })
     if (here !== undefined) return here
@@ -52,6 +51,3 @@ export class SignedAddresses {
     return this.#tokens
   }
 }
-
-/** A SHA-256 in base64, as E2B's clients write it. */
-const SIGNATURE = /^v1_[A-Za-z0-9+/]{43}$/

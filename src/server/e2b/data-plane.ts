@@ -6,12 +6,13 @@ import type { Principal } from '../../supervisor/access/keys.ts'
 import { claimedSandbox } from '../../supervisor/access/sandbox-tokens.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import type { AppEnv } from '../app.ts'
-import { makerInForce, secretIn } from '../auth.ts'
+import { enterByMaker, makerInForce, secretIn } from '../auth.ts'
+import { clientAddress } from '../cluster/peers.ts'
 import { passOn } from '../ports/ports.ts'
 import { type Stream, streaming, unary } from './envd/connect.ts'
 import * as filesystem from './envd/filesystem.ts'
 import * as processes from './envd/processes.ts'
-import { download, isExpired, signedSandbox, upload } from './envd/transfer.ts'
+import { download, isExpired, isSignature, signedSandbox, upload } from './envd/transfer.ts'
 import * as watchers from './envd/watchers.ts'
 import { connectAnswer, connectProblem, notRunning, restProblem } from './errors.ts'
 import { ENVD_PORT, INTERPRETER_PORT, MCP_PORT, type Target, targetOf, toE2bId } from './ids.ts'
@@ -53,8 +54,12 @@ export function routed(surface: E2bSurface, context: Context<AppEnv>): Target | 
 
 function signedFor(surface: E2bSurface, context: Context<AppEnv>): string | undefined {
   const query = new URL(context.req.url).searchParams
-  if (!query.has('signature')) return undefined
-  return signedSandbox(surface.parts.supervisor.liveIds, context.req.method, query, surface.e2b)
+  if (!isSignature(query)) return undefined
+  const { supervisor, wrongKeys } = surface.parts
+  const found = signedSandbox(supervisor.liveIds, context.req.method, query, surface.e2b)
+  // SECURITY: a signature of no sandbox is a wrong key: looking for it costs the more, the more sandboxes there are.
+  if (found === undefined) wrongKeys.assert(clientAddress(context.env?.incoming))
+  return found
 }
 
 /** Serves a request to one sandbox. */
@@ -155,12 +160,13 @@ async function principalOf(
 ): Promise<Principal> {
   const signed = query?.has('signature') && context.req.header('x-access-token') === undefined
   if (!signed) return owner(surface, context, id)
-  if (signedSandbox([id], context.req.method, query as URLSearchParams, surface.e2b) !== id)
-    throw new SandboxError('unauthenticated', 'invalid signature')
-  if (isExpired(query as URLSearchParams))
-    throw new SandboxError('unauthenticated', 'signature is already expired')
-  const { row } = await surface.parts.supervisor.get(anyone(id), id)
-  await makerInForce(surface.parts.keys, row.keyId)
+  await enterByMaker(surface.parts, context, async () => {
+    if (signedSandbox([id], context.req.method, query as URLSearchParams, surface.e2b) !== id)
+      throw new SandboxError('unauthenticated', 'invalid signature')
+    if (isExpired(query as URLSearchParams))
+      throw new SandboxError('unauthenticated', 'signature is already expired')
+    return (await surface.parts.supervisor.get(anyone(id), id)).row.keyId
+  })
   return anyone(id)
 }
 

@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 import { hashSecret, matchesHash, type Principal } from '../../supervisor/access/keys.ts'
 import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
-import { makerInForce } from '../auth.ts'
+import { enterByMaker } from '../auth.ts'
 import type { E2bSurface, SandboxRequest, SandboxSurface } from './sandbox-request.ts'
 import type { CreateBody } from './shapes.ts'
 import { optionsOf, specOf } from './views.ts'
@@ -63,14 +63,15 @@ export function gatewayStart(
 /** One request to the gateway's port; undefined if the sandbox has no gateway. */
 export async function serveGateway(
   surface: E2bSurface,
-  { live, request }: SandboxRequest,
+  { context, live, request }: SandboxRequest,
 ): Promise<Response | undefined> {
   const names = optionsOf(specOf(live)).mcp
   if (names === undefined) return undefined
-  const hash = TOKENS.get(live)
-  const given = /^Bearer (.+)$/i.exec(request.headers.get('authorization') ?? '')?.[1]
-  if (!hash || !given || !matchesHash(given, hash))
+  const maker = await enterByMaker(surface.parts, context, () => {
+    const hash = TOKENS.get(live)
+    const given = /^Bearer (.+)$/i.exec(request.headers.get('authorization') ?? '')?.[1]
+    if (hash && given && matchesHash(given, hash)) return live.row.keyId
     throw new SandboxError('unauthenticated', 'the token of the MCP gateway is missing or wrong')
-  const maker = await makerInForce(surface.parts.keys, live.row.keyId)
+  })
   return surface.e2b.mcp.serve(request, maker, live.id, names)
 }

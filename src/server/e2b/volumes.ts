@@ -6,7 +6,7 @@ import type { Sandbox } from '../../supervisor/sandbox.ts'
 import { insidePath, outsidePath } from '../../supervisor/volumes/volume-files.ts'
 import type { VolumeRow } from '../../supervisor/volumes/volumes.ts'
 import type { AppEnv } from '../app.ts'
-import { authorize, makerInForce } from '../auth.ts'
+import { authorize, enterByMaker } from '../auth.ts'
 import { bytesOf, jsonBody } from '../body.ts'
 import { attachment } from '../routes/files.ts'
 import { same } from './data-plane.ts'
@@ -276,10 +276,11 @@ async function principalOf(
     context.req.header('authorization') ?? '',
   )
   if (!token) return surface.authenticate(context, scope)
-  const keyId = Buffer.from(token[2] ?? '', 'hex').toString()
-  if (!same(token[1] ?? '', tokenOf(surface, keyId, volumeId)))
+  const principal = await enterByMaker(surface.parts, context, () => {
+    const keyId = Buffer.from(token[2] ?? '', 'hex').toString()
+    if (same(token[1] ?? '', tokenOf(surface, keyId, volumeId))) return keyId
     throw new SandboxError('unauthenticated', 'the token is not valid for this volume')
-  const principal = await makerInForce(surface.parts.keys, keyId)
+  })
   authorize(principal, scope, false)
   return principal
 }

@@ -143,6 +143,14 @@ export const isExpired = (query: URLSearchParams): boolean => {
   return expires !== null && !(Number(expires) * 1000 > Date.now())
 }
 
+/** A SHA-256 in base64, as E2B's clients write it, and the second in which it expires. */
+const SIGNATURE = /^v1_[A-Za-z0-9+/]{43}$/
+const EXPIRATION = /^-?\d{1,16}(\.\d{1,16})?$/
+
+/** SECURITY: whether there can be a signature at all; what cannot be one is not looked for. */
+export const isSignature = (query: URLSearchParams): boolean =>
+  SIGNATURE.test(query.get('signature') ?? '') && EXPIRATION.test(query.get('signature_expiration') ?? '0')
+
 /**
  * Which of the running sandboxes an address was signed for: it holds no id, so each one's token is tried. SECURITY: also
  * finds the sandbox of an expired address; callers must check `isExpired`.
@@ -153,12 +161,15 @@ export function signedSandbox(
   query: URLSearchParams,
   { tokens }: { readonly tokens: Pick<E2bParts['tokens'], 'access'> },
 ): string | undefined {
+  if (!isSignature(query)) return undefined
   const given = Buffer.from(query.get('signature') ?? '')
   const expires = query.get('signature_expiration')
   const words = [query.get('path') ?? '', method === 'GET' ? 'read' : 'write', query.get('username') ?? '']
+  // SECURITY: a path may be long, so it is hashed once and not once for each sandbox.
+  const begun = createHash('sha256').update(`${words.join(':')}:`)
   return ids.find((id) => {
-    const text = [...words, tokens.access(id), ...(expires === null ? [] : [expires])].join(':')
-    const own = Buffer.from(`v1_${createHash('sha256').update(text).digest('base64').replace(/=+$/, '')}`)
+    const rest = [tokens.access(id), ...(expires === null ? [] : [expires])].join(':')
+    const own = Buffer.from(`v1_${begun.copy().update(rest).digest('base64').replace(/=+$/, '')}`)
     return own.length === given.length && timingSafeEqual(own, given)
   })
 }

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { SandboxError } from '../../../model/errors.ts'
-import type { Templates } from '../../../supervisor/snapshots/templates.ts'
+import type { Template, Templates } from '../../../supervisor/snapshots/templates.ts'
 
 /** Builds of templates and their logs, bounded for each tenant: nobody's builds cost another tenant theirs. */
 
@@ -94,6 +94,10 @@ export function checkTemplateName(name: string | undefined): string {
   throw new SandboxError('invalid-input', 'a template needs a name of letters, digits, `-`, `_`, `.` and `:`')
 }
 
+/** SECURITY: files with which volumes and sandboxes move, images and layers are rows too, which clients neither see nor change. */
+export const isListed = (template: Template | undefined): template is Template =>
+  template?.kind === 'template' || template?.kind === 'snapshot'
+
 /** Adds a build. One name is one template; its second build replaces the first when it is ready. */
 export async function newBuild(
   templates: Templates,
@@ -101,7 +105,7 @@ export async function newBuild(
   asked: Pick<Build, 'tenant' | 'name' | 'tags' | 'cpus' | 'memoryMb'>,
 ): Promise<Build> {
   const before = await templates.find(asked.tenant, asked.name)
-  const templateId = before?.id ?? newName('tpl')
+  const templateId = isListed(before) ? before.id : newName('tpl')
   const own = { id: newName('bld'), templateId, log: new BuildLog(), createdAt: Date.now() }
   const build: Build = { ...asked, ...own, status: 'waiting' }
   builds.add(build)

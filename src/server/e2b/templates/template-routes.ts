@@ -2,7 +2,7 @@ import type { Context } from 'hono'
 import { SandboxError } from '../../../model/errors.ts'
 import type { Template } from '../../../supervisor/snapshots/templates.ts'
 import type { AppEnv } from '../../app.ts'
-import { makerInForce } from '../../auth.ts'
+import { enterByMaker } from '../../auth.ts'
 import { bytesOf } from '../../body.ts'
 import { cursorFrom, cursorOf } from '../../views.ts'
 import { templateFor } from '../create.ts'
@@ -15,7 +15,7 @@ import { type E2bSurface, PRIVATE } from '../sandbox-request.ts'
 import { buildShape, forkShape, newTemplateShape, snapshotShape } from '../shapes.ts'
 import { accessOf, ENVD_VERSION } from '../views.ts'
 import { runBuild } from './build.ts'
-import { type Build, checkTemplateName, newBuild, newName } from './builds.ts'
+import { type Build, checkTemplateName, isListed, newBuild, newName } from './builds.ts'
 import { checkTag, TAGS } from './tags.ts'
 
 /** Templates, their builds, and snapshots, which are templates that a sandbox made. */
@@ -97,10 +97,11 @@ export async function takeUpload(surface: E2bSurface, context: Context<AppEnv>):
   }
   const hash = context.req.param('hash') ?? ''
   try {
-    const isSigned = same(query.get('signature') ?? '', e2b.tokens.sign(uploadText(hash, link)))
-    if (!isSigned || !(Number(link.expires) * 1000 > Date.now()))
+    await enterByMaker(parts, context, () => {
+      const isSigned = same(query.get('signature') ?? '', e2b.tokens.sign(uploadText(hash, link)))
+      if (isSigned && Number(link.expires) * 1000 > Date.now()) return link.key
       throw new SandboxError('unauthenticated', 'the signature is wrong or has expired')
-    await makerInForce(parts.keys, link.key)
+    })
     const { body } = context.req.raw
     if (!body) throw new SandboxError('invalid-input', 'the request has no body')
     await e2b.templates.takeUpload(link.tenant, hash, bytesOf(body))
@@ -147,7 +148,7 @@ async function alias({ surface, principal, params }: RestCall): Promise<Response
 
 async function remove({ surface, principal, params }: RestCall): Promise<Response> {
   const found = await surface.e2b.templates.find(principal.tenant, params.id ?? '')
-  if (!found) throw new SandboxError('not-found', `there is no template \`${params.id}\``)
+  if (!isListed(found)) throw new SandboxError('not-found', `there is no template \`${params.id}\``)
   await surface.e2b.templates.remove(found)
   return nothing()
 }
