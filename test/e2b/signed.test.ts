@@ -114,7 +114,9 @@ describe.each(WAYS)('%s', (_, open) => {
       ...headers,
       ...(authorization ? { authorization: `${authorization.slice(0, -4)}0000` } : {}),
     }
-    const address = url.replace(/(signature=[^&]{20})[^&]{4}/, '$1AAAA')
+    const address = new URL(url)
+    const signature = address.searchParams.get('signature')
+    if (signature !== null) address.searchParams.set('signature', `${signature.slice(0, -4)}AAAA`)
     const ask = async () => (await fetch(address, { method, headers: wrong, body: 'x' })).status
     const statuses = await Promise.all(Array.from({ length: 60 }, ask))
     expect(statuses).toContain(429)
