@@ -80,7 +80,7 @@ export function localToolSandbox(ringfence: Ringfence, sandbox: Sandbox, began?:
     }),
     start: (command, options) => start(sandbox, command, options),
     files: {
-      read: (path) => sandbox.files.read(path),
+      read: (path, range) => sandbox.files.read(path, range),
       write: (path, data) => sandbox.files.write(path, data),
       list: async (path, depth) => (await sandbox.files.entries(path, depth)).map(entryOf),
       stat: async (path) => entryOf(await sandbox.files.stat(path)),

@@ -31,7 +31,7 @@ export function remoteToolSandbox(
     describe: async () => descriptionOf(await sandbox.refresh()),
     start: (command, options) => start(client, sandbox, command, options),
     files: {
-      read: (path) => sandbox.files.read(path),
+      read: (path, range) => sandbox.files.read(path, range),
       write: async (path, data) => void (await sandbox.files.write(path, data)),
       list: async (path, depth) => (await sandbox.files.list(path, depth)).map(entryOf),
       stat: async (path) => entryOf(await sandbox.files.stat(path)),
@@ -111,7 +111,7 @@ async function follow(
   { output }: StartOptions,
 ): Promise<CommandEnd> {
   for await (const event of events) {
-    if (event.type === 'stdout' || event.type === 'stderr') output(event.type, event.data)
+    if (event.type === 'stdout' || event.type === 'stderr') await output(event.type, event.data)
     if (event.type === 'end') {
       const { outcome, truncated, duration_ms, violations, hint } = event.result
       const more = hint === undefined ? {} : { hint }

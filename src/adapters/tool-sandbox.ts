@@ -46,7 +46,8 @@ export type StartOptions = {
   readonly stdinOpen?: boolean | undefined
   readonly terminal?: boolean | undefined
   readonly timeoutMs?: number | undefined
-  readonly output: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => void
+  /** While a promise that it returned is pending, the command is held back. */
+  readonly output: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => unknown
   /** Kills the command. */
   readonly signal?: AbortSignal | undefined
   /** Who approved exactly this command; absent: nobody. */
@@ -82,7 +83,10 @@ export type ToolSandboxEntry = {
 }
 
 type ToolSandboxFiles = {
-  readonly read: (path: string) => Promise<Uint8Array>
+  readonly read: (
+    path: string,
+    range?: { readonly offset: number; readonly length: number },
+  ) => Promise<Uint8Array>
   readonly write: (path: string, data: Uint8Array) => Promise<void>
   readonly list: (path: string, depth: number) => Promise<readonly ToolSandboxEntry[]>
   readonly stat: (path: string) => Promise<ToolSandboxEntry>

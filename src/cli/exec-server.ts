@@ -19,7 +19,7 @@ export async function execServer(args: readonly string[]): Promise<number> {
   const spec = sessionSpec(values, agentId)
   const executor = new CodexExecServer(
     () => localSession(spec, { config: values.config, policy: values.policy }),
-    values.yes ? '--yes' : undefined,
+    { approver: values.yes ? '--yes' : undefined },
   )
   const secret = randomBytes(24).toString('hex')
   const listener = await listenOnLoopback(numberOption('--port', values.port) ?? 0, secret, (socket) =>

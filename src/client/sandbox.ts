@@ -293,6 +293,9 @@ async function* piecesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<Uin
   }
 }
 
+/** A part of a file. */
+type FileRange = { readonly offset?: number; readonly length?: number }
+
 /** Files as the sandbox sees them. */
 export class RemoteFiles {
   readonly #transport: Transport
@@ -303,14 +306,14 @@ export class RemoteFiles {
     this.#path = path
   }
 
-  /** At most 64 MiB. */
-  async read(path: string): Promise<Uint8Array> {
-    return (await wholeOf(`\`${path}\``, piecesOf(await this.readStream(path)))).slice()
+  /** At most 64 MiB; `length` bytes from `offset` if a range is given. */
+  async read(path: string, range: FileRange = {}): Promise<Uint8Array> {
+    return (await wholeOf(`\`${path}\``, piecesOf(await this.readStream(path, range)), range.length)).slice()
   }
 
   /** For files that should not be whole in memory. */
-  async readStream(path: string): Promise<ReadableStream<Uint8Array>> {
-    const query = { path }
+  async readStream(path: string, range: FileRange = {}): Promise<ReadableStream<Uint8Array>> {
+    const query = { path, ...range }
     const { body } = await this.#transport.send({ method: 'GET', path: this.#path, query, repeatable: true })
     return body ?? new ReadableStream()
   }

@@ -141,6 +141,137 @@ async function until(client: ExecServerClient, processId: string, awaited: RegEx
 const write = (client: ExecServerClient, processId: string, bytes: Uint8Array) =>
   client.result('process/write', { processId, chunk: Buffer.from(bytes).toString('base64'), writeId: 'w' })
 
+/** How much memory outside of the heap the work adds at most. */
+async function growth(work: () => Promise<void>): Promise<number> {
+  const used = (): number => process.memoryUsage().external
+  const before = used()
+  let most = before
+  const look = setInterval(() => {
+    most = Math.max(most, used())
+  }, 20)
+  await work()
+  clearInterval(look)
+  return Math.max(most, used()) - before
+}
+
+describe('what one client makes the server keep is limited', () => {
+  const MB = 1024 * 1024
+  const bytesOf = (client: ExecServerClient, id: string): number =>
+    client.seen
+      .filter(({ method, params }) => method === 'process/output' && params?.processId === id)
+      .reduce((sum, { params }) => sum + Buffer.from(String(params?.chunk), 'base64').length, 0)
+
+  test('a client that does not read holds its commands back, and loses no output', async () => {
+    const client = await ExecServerClient.open(await address('red'))
+    await client.result('initialize', { clientName: 't' })
+    await client.result('process/start', start('warm', 'true'))
+    expect(await output(client, 'warm')).toBe('')
+    let read = (): void => {}
+    const grown = await growth(async () => {
+      await client.result('process/start', start('p', 'head -c 67108864 /dev/zero', { pipeStdin: true }))
+      read = client.pause()
+      await new Promise((resolve) => setTimeout(resolve, 3000))
+    })
+    expect(grown).toBeLessThan(24 * MB)
+    read()
+    const isOver = (): boolean => client.seen.some(({ method }) => method === 'process/closed')
+    await expect.poll(isOver, { timeout: 30_000 }).toBe(true)
+    await expect.poll(() => bytesOf(client, 'p'), { timeout: 30_000 }).toBe(64 * MB)
+    // A command that is held back can be ended.
+    await client.result('process/start', start('y', 'yes'))
+    client.pause()
+    await new Promise((resolve) => setTimeout(resolve, 500))
+    const ended = client.result('process/terminate', { processId: 'y' })
+    client.pause()()
+    expect(await ended).toEqual({ running: true })
+    client.close()
+  }, 90_000)
+
+  test('open files hold no content, and a burst opens no more than 64', async () => {
+    const client = await ExecServerClient.open(await address('red'))
+    await client.result('initialize', { clientName: 't' })
+    await client.result(
+      'process/start',
+      start('p', 'pwd; head -c 4194304 /dev/zero > big; echo -n abc > small'),
+    )
+    const at = (await output(client, 'p')).trim()
+    const path = `file://${at}/big`
+    let opened = 0
+    const grown = await growth(async () => {
+      const all = await Promise.all(
+        Array.from({ length: 80 }, (_, id) => client.ask('fs/open', { handleId: `h${id}`, path })),
+      )
+      opened = all.filter(({ error }) => error === undefined).length
+    })
+    expect([opened, grown < 64 * MB]).toEqual([64, true])
+    const end = await client.result('fs/readBlock', { handleId: 'h0', offset: 4 * MB - 2, len: MB })
+    expect(end).toEqual({ chunk: 'AAA=', eof: true })
+    expect((await client.result('fs/readBlock', { handleId: 'h0', offset: 0, len: MB })).eof).toBe(false)
+    await client.result('fs/close', { handleId: 'h0' })
+    await client.result('fs/open', { handleId: 's', path: `file://${at}/small` })
+    expect(await client.result('fs/readBlock', { handleId: 's' })).toEqual({ chunk: 'YWJj', eof: true })
+    expect(await client.result('fs/readBlock', { handleId: 's', offset: 3 })).toEqual({
+      chunk: '',
+      eof: true,
+    })
+    expect((await client.ask('fs/open', { handleId: 'd', path: `file://${at}` })).error).toBeDefined()
+    client.close()
+  }, 60_000)
+
+  test('files are read and written whole up to 12 MB, and answers are made one after the other', async () => {
+    const client = await ExecServerClient.open(await address('red'))
+    await client.result('initialize', { clientName: 't' })
+    await client.result('process/start', start('p', 'pwd'))
+    const at = (await output(client, 'p')).trim()
+    const file = Buffer.alloc(11 * MB, 'abc')
+    const path = `file://${at}/whole`
+    await client.result('fs/writeFile', { path, dataBase64: file.toString('base64') })
+    const grown = await growth(async () => {
+      const all = await Promise.all(Array.from({ length: 12 }, () => client.result('fs/readFile', { path })))
+      for (const { dataBase64 } of all) expect(String(dataBase64).length).toBe(file.toString('base64').length)
+    })
+    expect(grown).toBeLessThan(200 * MB)
+    await client.result('process/start', start('q', 'head -c 14000000 /dev/zero > large'))
+    expect(await output(client, 'q')).toBe('')
+    const large = await client.ask('fs/readFile', { path: `file://${at}/large` })
+    expect(large.error?.message).toMatch(/more than \d+ bytes/)
+    const ended = client.ended
+    void client.ask('fs/writeFile', { path, dataBase64: 'x'.repeat(17 * MB) })
+    await ended
+  }, 60_000)
+
+  test('a walk of more entries than a listing may have is truncated', async () => {
+    const client = await ExecServerClient.open(await address('red'))
+    await client.result('initialize', { clientName: 't' })
+    const script = 'pwd; mkdir -p tree/a/b; cd tree/a/b; seq 50001 | xargs touch'
+    await client.result('process/start', start('p', script))
+    const root = `file://${(await output(client, 'p')).trim()}/tree`
+    const walked = await client.result('fs/walk', { path: root, options: { maxDepth: 5 } })
+    expect(walked).toMatchObject({ truncated: true })
+    expect((walked.entries as { path: string }[]).map(({ path }) => path).toSorted()).toEqual([
+      `${root}/a`,
+      `${root}/a/b`,
+    ])
+    expect((await client.ask('fs/readDirectory', { path: `${root}/a/b` })).error?.message).toMatch(
+      /more than 50000/,
+    )
+    client.close()
+  }, 60_000)
+
+  test('a tenant has 32 connections', async () => {
+    const url = await address('red')
+    const clients = await Promise.all(Array.from({ length: 32 }, () => ExecServerClient.open(url)))
+    await expect(ExecServerClient.open(await address('red'))).rejects.toThrow(/429/)
+    for (const client of clients) {
+      const { ended } = client
+      client.close()
+      await ended
+    }
+    const again = await ExecServerClient.open(url)
+    again.close()
+  }, 60_000)
+})
+
 describe('terminals', () => {
   test('a command that asks for one has one: size, raw bytes, Ctrl-C, signals, resumed connections', async () => {
     const url = await address('red')

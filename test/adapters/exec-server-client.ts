@@ -51,6 +51,12 @@ export class ExecServerClient {
     return new Promise((resolve) => this.#socket.once('close', resolve))
   }
 
+  /** Reads nothing until the result is called. */
+  pause(): () => void {
+    this.#socket.pause()
+    return () => this.#socket.resume()
+  }
+
   close(): void {
     this.#socket.close()
   }

@@ -1,8 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
 import type { AgentSession } from '../session.ts'
-import type { Approver } from '../tool-sandbox.ts'
-import { ExecServerSession } from './exec-session.ts'
+import { type ExecServerOptions, ExecServerSession } from './exec-session.ts'
 import type { Params } from './params.ts'
 
 /** The JSON-RPC side of Codex's exec-server: connections, sessions that outlive them, and errors. */
@@ -13,7 +12,8 @@ const MAX_SESSIONS = 32
 
 /** One connection of a client. */
 export type ExecServerConnection = {
-  readonly send: (text: string) => void
+  /** Resolves when the text is on its way, so that a slow reader does not fill our memory. */
+  readonly send: (text: string) => Promise<void>
   readonly close: () => void
 }
 
@@ -26,12 +26,12 @@ type Held = {
 /** Serves Codex's exec-server protocol; every session has a sandbox of its own. */
 export class CodexExecServer {
   readonly #open: () => AgentSession
-  readonly #approver: Approver | undefined
+  readonly #options: ExecServerOptions
   readonly #held = new Map<string, Held>()
 
-  constructor(open: () => AgentSession, approver?: Approver) {
+  constructor(open: () => AgentSession, options: ExecServerOptions = {}) {
     this.#open = open
-    this.#approver = approver
+    this.#options = options
   }
 
   /** Takes a connection; the result gets its messages and its end. */
@@ -55,10 +55,11 @@ export class CodexExecServer {
         const held = id === undefined ? undefined : this.#held.get(id)
         if (held?.connection !== connection)
           throw new SandboxError('invalid-input', 'send `initialize` first')
-        const result = await held.session.call(request.method, request.params)
-        connection.send(JSON.stringify({ id: request.id, result }))
+        await held.session.call({ ...request, size: text.length }, (result) =>
+          connection.send(JSON.stringify({ id: request.id, result })),
+        )
       } catch (error) {
-        connection.send(JSON.stringify(errorOf(request.id, error)))
+        await connection.send(JSON.stringify(errorOf(request.id, error)))
       }
     }
     return {
@@ -82,7 +83,7 @@ export class CodexExecServer {
     if (this.#held.size >= MAX_SESSIONS)
       throw new SandboxError('resource-limit-exceeded', `${MAX_SESSIONS} sessions are already open`)
     const id = randomUUID()
-    const held: Held = { session: new ExecServerSession(this.#open(), this.#approver), connection }
+    const held: Held = { session: new ExecServerSession(this.#open(), this.#options), connection }
     this.#held.set(id, held)
     this.#attach(held, connection)
     return id

@@ -1,5 +1,6 @@
 import { SandboxError } from '../../model/errors.ts'
 import { isWithin } from '../../model/files/path.ts'
+import { MAX_ENTRIES } from '../../model/files/whole.ts'
 import type { AgentSession } from '../session.ts'
 import type {
   Approver,
@@ -10,7 +11,8 @@ import type {
 } from '../tool-sandbox.ts'
 import { startRequest } from './http-request.ts'
 import { count, type Params, text } from './params.ts'
-import { ExecServerProcess, type Notify, pathOf, uriOf } from './processes.ts'
+import { ExecServerProcess, type Notify, type OutputAccount, pathOf, uriOf } from './processes.ts'
+import { RequestLimits } from './request-limits.ts'
 
 /**
  * One session of Codex's exec-server protocol: an unmodified Codex runs its commands and file operations in a sandbox of
@@ -19,9 +21,10 @@ import { ExecServerProcess, type Notify, pathOf, uriOf } from './processes.ts'
 
 const MAX_PROCESSES = 64
 const MAX_HANDLES = 64
+/** A request whose response is kept until its end counts as several. */
 const MAX_REQUESTS = 32
+const WHOLE_REQUEST = 4
 const MAX_FILE = 64 * 1024 * 1024
-const MAX_ENTRIES = 50_000
 const READ_BYTES = 1024 * 1024
 const MAX_WAIT_MS = 60_000
 
@@ -29,18 +32,32 @@ const MAX_WAIT_MS = 60_000
 const NOT_PASSED =
   /^(PATH|HOME|PWD|OLDPWD|SHELL|USER|LOGNAME|TMPDIR|TMP|TEMP|XDG_.*|DISPLAY|WAYLAND_DISPLAY|SSH_.*|(ALL|HTTPS?|NO|FTP)_PROXY|CODEX_.*|.*_(TOKEN|KEY|SECRET|PASSWORD))$/i
 
+/** How the sessions of an exec-server differ: who approves commands, where output is counted, the largest whole file. */
+export type ExecServerOptions = {
+  readonly approver?: Approver | undefined
+  readonly output?: OutputAccount
+  readonly maxFile?: number
+}
+
+type OpenFile = { readonly path: string; readonly size: number }
+
 /** The processes and open files of one client, in one sandbox. */
 export class ExecServerSession {
   readonly #session: AgentSession
-  readonly #approver: Approver | undefined
+  readonly #options: ExecServerOptions
   readonly #processes = new Map<string, ExecServerProcess>()
-  readonly #handles = new Map<string, Uint8Array>()
+  readonly #handles = new Map<string, OpenFile>()
   #notify: Notify = () => {}
   #requests = 0
+  readonly #limits = new RequestLimits()
 
-  constructor(session: AgentSession, approver?: Approver) {
+  constructor(session: AgentSession, options: ExecServerOptions = {}) {
     this.#session = session
-    this.#approver = approver
+    this.#options = options
+  }
+
+  get maxFile(): number {
+    return this.#options.maxFile ?? MAX_FILE
   }
 
   /** Sends notifications to this connection from now on. */
@@ -48,14 +65,30 @@ export class ExecServerSession {
     this.#notify = notify
   }
 
-  /** Answers one request. */
-  async call(method: string, params: Params): Promise<object> {
+  /** Answers one request of this size. SECURITY: of the answers with content only one is in memory, until it was sent. */
+  async call(
+    { method, params, size }: { readonly method: string; readonly params: Params; readonly size: number },
+    send: (result: object) => Promise<void>,
+  ): Promise<void> {
     const handler = Object.hasOwn(METHODS, method) ? METHODS[method] : undefined
     if (!handler) throw new SandboxError('not-found', `no method \`${method.slice(0, 64)}\``)
-    return handler(this, params)
+    const answered = this.#limits.admit(size)
+    try {
+      if (method === 'process/read') await this.#news(params)
+      const answer = async (): Promise<void> => send(await handler(this, params))
+      await (CONTENT.has(method) ? this.#limits.inTurn(answer) : answer())
+    } finally {
+      answered()
+    }
+  }
+
+  async #news(params: Params): Promise<void> {
+    const waitMs = Math.min(count(params, 'waitMs', 0), MAX_WAIT_MS)
+    await this.process(params)?.news(count(params, 'afterSeq', 0), waitMs)
   }
 
   close(): Promise<void> {
+    for (const process of this.#processes.values()) process.forget()
     return this.#session.close()
   }
 
@@ -77,7 +110,12 @@ export class ExecServerSession {
     const asked = pathOf(text(params, 'cwd'))
     this.#makeRoom()
     const tty = params.tty === true
-    const process = new ExecServerProcess(processId, tty, (name, body) => this.#notify(name, body))
+    const process = new ExecServerProcess(
+      processId,
+      tty,
+      (name, body) => this.#notify(name, body),
+      this.#options.output,
+    )
     this.#processes.set(processId, process)
     try {
       const cwd = await this.#directory(asked)
@@ -86,7 +124,7 @@ export class ExecServerSession {
         cwd,
         env: passedEnvironment(params.env),
         stdinOpen: tty || params.pipeStdin === true,
-        approved: this.#approver,
+        approved: this.#options.approver,
         output: process.output.bind(process),
       }
       process.follow(await withTerminal(sandbox, argv as readonly string[], options, tty))
@@ -98,16 +136,24 @@ export class ExecServerSession {
   }
 
   async request(params: Params): Promise<object> {
-    if (this.#requests >= MAX_REQUESTS)
-      throw new SandboxError('resource-limit-exceeded', `${MAX_REQUESTS} HTTP requests are already running`)
-    const sandbox = await this.#session.sandbox()
-    const notify: Notify = (name, body) => this.#notify(name, body)
-    const request = await startRequest({ sandbox, approver: this.#approver, notify }, params)
-    this.#requests++
-    void request.ended.finally(() => {
-      this.#requests--
-    })
-    return request.answer
+    const cost = params.streamResponse === true ? 1 : WHOLE_REQUEST
+    if (this.#requests + cost > MAX_REQUESTS)
+      throw new SandboxError('resource-limit-exceeded', 'too many HTTP requests are already running')
+    // Counted before it has started, so that a burst of requests counts too.
+    this.#requests += cost
+    try {
+      const sandbox = await this.#session.sandbox()
+      const notify: Notify = (name, body) => this.#notify(name, body)
+      const { approver } = this.#options
+      const request = await startRequest({ sandbox, approver, notify }, params)
+      void request.ended.finally(() => {
+        this.#requests -= cost
+      })
+      return request.answer
+    } catch (error) {
+      this.#requests -= cost
+      throw error
+    }
   }
 
   /** A directory that the sandbox does not have would fail every command, so the workspace takes its place. */
@@ -121,7 +167,9 @@ export class ExecServerSession {
   #makeRoom(): void {
     for (const [id, process] of this.#processes) {
       if (this.#processes.size < MAX_PROCESSES) return
-      if (process.isOver) this.#processes.delete(id)
+      if (!process.isOver) continue
+      process.forget()
+      this.#processes.delete(id)
     }
     if (this.#processes.size >= MAX_PROCESSES)
       throw new SandboxError('resource-limit-exceeded', `${MAX_PROCESSES} processes are already running`)
@@ -131,21 +179,30 @@ export class ExecServerSession {
     return this.#processes.get(text(params, 'processId'))
   }
 
+  /** SECURITY: a handle is a name and no content: blocks are read when they are asked for. */
   async openFile(params: Params): Promise<object> {
-    const handleId = text(params, 'handleId')
-    if (this.#handles.size >= MAX_HANDLES)
+    const [handleId, path] = [text(params, 'handleId'), pathOf(text(params, 'path'))]
+    const { files } = await this.#session.sandbox()
+    const { size } = await stat(this, path, true)
+    // Fails for what cannot be read, such as a directory.
+    await files.read(path, { offset: 0, length: 1 })
+    if (!this.#handles.has(handleId) && this.#handles.size >= MAX_HANDLES)
       throw new SandboxError('resource-limit-exceeded', `${MAX_HANDLES} files are already open`)
-    this.#handles.set(handleId, await readWhole(this, pathOf(text(params, 'path'))))
+    this.#handles.set(handleId, { path, size })
     return { handleId }
   }
 
-  readBlock(params: Params): object {
-    const bytes = this.#handles.get(text(params, 'handleId'))
-    if (!bytes) throw new SandboxError('file-not-found', 'no such file handle')
+  async readBlock(params: Params): Promise<object> {
+    const file = this.#handles.get(text(params, 'handleId'))
+    if (!file) throw new SandboxError('file-not-found', 'no such file handle')
     const offset = count(params, 'offset', 0)
-    const end = offset + Math.min(count(params, 'len', READ_BYTES), READ_BYTES)
-    const chunk = Buffer.from(bytes.subarray(offset, end)).toString('base64')
-    return { chunk, eof: end >= bytes.length }
+    // PLATFORM: files below /proc have no size and content all the same.
+    const left = file.size === 0 ? READ_BYTES : Math.max(0, file.size - offset)
+    const length = Math.min(count(params, 'len', READ_BYTES), READ_BYTES, left)
+    const { files } = await this.#session.sandbox()
+    const bytes = length === 0 ? new Uint8Array() : await files.read(file.path, { offset, length })
+    const isEnd = bytes.length < length || (file.size > 0 && offset + bytes.length >= file.size)
+    return { chunk: Buffer.from(bytes).toString('base64'), eof: isEnd }
   }
 
   closeFile(params: Params): object {
@@ -171,17 +228,16 @@ async function withTerminal(
 
 type Handler = (session: ExecServerSession, params: Params) => Promise<object> | object
 
+/** Methods whose answers are large. */
+const CONTENT = new Set(['process/read', 'fs/readFile', 'fs/readBlock', 'fs/readDirectory', 'fs/walk'])
+
 const METHODS: Readonly<Record<string, Handler>> = {
   'process/start': (session, params) => session.start(params),
   'process/read'(session, params) {
     const process = session.process(params)
     if (!process) throw new SandboxError('not-found', 'no such process')
     const maxBytes = Math.min(count(params, 'maxBytes', READ_BYTES), READ_BYTES)
-    return process.read(
-      count(params, 'afterSeq', 0),
-      maxBytes,
-      Math.min(count(params, 'waitMs', 0), MAX_WAIT_MS),
-    )
+    return process.read(count(params, 'afterSeq', 0), maxBytes)
   },
   async 'process/write'(session, params) {
     const process = session.process(params)
@@ -255,7 +311,8 @@ const METHODS: Readonly<Record<string, Handler>> = {
     return { path: uriOf(await realPath(session, pathOf(text(params, 'path')))) }
   },
   async 'fs/readDirectory'(session, params) {
-    const entries = await list(session, pathOf(text(params, 'path')), 1)
+    const { files } = await session.sandbox()
+    const entries = await files.list(pathOf(text(params, 'path')), 1)
     return {
       entries: entries.map(({ name, kind }) => ({
         fileName: name,
@@ -297,9 +354,14 @@ function environmentInfo({ workspace }: ToolSandbox): object {
 async function readWhole(session: ExecServerSession, path: string): Promise<Uint8Array> {
   const { files } = await session.sandbox()
   const { size } = await stat(session, path, true)
-  if (size > MAX_FILE)
-    throw new SandboxError('too-large', `\`${path}\` has ${size} bytes; the limit is ${MAX_FILE}`)
-  return files.read(path)
+  const { maxFile } = session
+  // One byte more than may be there shows that the file has grown.
+  const bytes = size > maxFile ? undefined : await files.read(path, { offset: 0, length: maxFile + 1 })
+  if (bytes === undefined || bytes.length > maxFile)
+    throw new SandboxError('too-large', `\`${path}\` has more than ${maxFile} bytes`, {
+      hint: 'read it in blocks, or with a command',
+    })
+  return bytes
 }
 
 async function realPath(session: ExecServerSession, path: string): Promise<string> {
@@ -314,15 +376,21 @@ async function stat(session: ExecServerSession, path: string, follow: boolean): 
   return follow && found.kind === 'link' ? files.stat(await realPath(session, path)) : found
 }
 
-async function list(
+/** The entries to this depth, or to the largest smaller one that is not too much. */
+async function tree(
   session: ExecServerSession,
   path: string,
   depth: number,
-): Promise<readonly ToolSandboxEntry[]> {
-  const entries = await (await session.sandbox()).files.list(path, depth)
-  if (entries.length > MAX_ENTRIES)
-    throw new SandboxError('too-large', `\`${path}\` has more than ${MAX_ENTRIES} entries`)
-  return entries
+): Promise<{ readonly entries: readonly ToolSandboxEntry[]; readonly isCut: boolean }> {
+  const { files } = await session.sandbox()
+  for (let to = depth, isCut = false; to >= 1; to = Math.floor(to / 2), isCut = true) {
+    try {
+      return { entries: await files.list(path, to), isCut }
+    } catch (error) {
+      if (!(error instanceof SandboxError) || error.code !== 'too-large') throw error
+    }
+  }
+  return { entries: [], isCut: true }
 }
 
 async function walk(session: ExecServerSession, params: Params): Promise<object> {
@@ -337,13 +405,15 @@ async function walk(session: ExecServerSession, params: Params): Promise<object>
       .split('/')
       .slice(0, -1)
       .some((part) => part.startsWith('.'))
-  const all = (await (await session.sandbox()).files.list(root, depth)).filter(({ path }) => !isHidden(path))
-  const known = all.filter(({ kind }) => kind === 'dir' || kind === 'file')
+  const found = await tree(session, root, depth)
+  const isShown = ({ path, kind }: ToolSandboxEntry): boolean =>
+    (kind === 'dir' || kind === 'file') && !isHidden(path)
+  const known = found.entries.filter(isShown)
   const entries = known.slice(0, most).map(({ path, kind }) => ({
     path: uriOf(path),
     kind: kind === 'dir' ? 'directory' : 'file',
   }))
-  return { entries, errors: [], truncated: known.length > most }
+  return { entries, errors: [], truncated: found.isCut || known.length > most }
 }
 
 /** Runs a command of the protocol itself; it is judged and recorded like every other. */

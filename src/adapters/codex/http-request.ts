@@ -36,8 +36,9 @@ export async function startRequest(parts: RequestParts, params: Params): Promise
     timeoutMs: timeoutOf(params, isStreamed),
     approved: parts.approver,
     output(stream, chunk) {
-      if (stream === 'stdout') reader.push(chunk)
-      else if (said.length < MAX_ERRORS) said += Buffer.from(chunk).toString('utf8')
+      if (stream === 'stdout') return reader.push(chunk)
+      if (said.length < MAX_ERRORS) said += Buffer.from(chunk).toString('utf8')
+      return undefined
     },
   })
   const ended = running.ended.then(
@@ -116,16 +117,17 @@ function problemOf({ outcome }: CommandEnd, reader: HttpResponseReader, said: st
   return isWhole ? undefined : said.trim().slice(0, 500) || 'the request failed'
 }
 
-/** Waiting parts of a body, before the head was answered. */
-const MAX_WAITING = 4 * 1024 * 1024
-
 /** The body of one streamed response as numbered notifications. */
 class BodyDeltas {
   readonly #requestId: string
   readonly #notify: Notify
   #seq = 0
   #waiting: Uint8Array[] | undefined = []
-  #waitingBytes = 0
+  #markStarted: () => void = () => {}
+  /** The body is held back until the head was answered. */
+  readonly #started = new Promise<void>((resolve) => {
+    this.#markStarted = resolve
+  })
   #end: { readonly error: string | undefined } | undefined
 
   constructor(requestId: string, notify: Notify) {
@@ -136,28 +138,25 @@ class BodyDeltas {
   start(): void {
     const waiting = this.#waiting ?? []
     this.#waiting = undefined
-    for (const bytes of waiting) this.send(bytes)
+    for (const bytes of waiting) void this.send(bytes)
+    this.#markStarted()
     if (this.#end) this.end(this.#end.error)
   }
 
-  send(bytes: Uint8Array): void {
-    if (!this.#waiting) {
-      this.#tell(bytes, {})
-      return
-    }
-    this.#waitingBytes += bytes.length
-    if (this.#waitingBytes <= MAX_WAITING) this.#waiting.push(bytes)
-    else this.#end = { error: 'the response came faster than it could be passed on' }
+  send(bytes: Uint8Array): unknown {
+    if (!this.#waiting) return this.#tell(bytes, {})
+    this.#waiting.push(bytes)
+    return this.#started
   }
 
   /** The last notification. */
   end(error: string | undefined): void {
     if (this.#waiting) this.#end ??= { error }
-    else this.#tell(new Uint8Array(), { done: true, ...(error === undefined ? {} : { error }) })
+    else void this.#tell(new Uint8Array(), { done: true, ...(error === undefined ? {} : { error }) })
   }
 
-  #tell(bytes: Uint8Array, last: object): void {
-    this.#notify('http/request/bodyDelta', {
+  #tell(bytes: Uint8Array, last: object): unknown {
+    return this.#notify('http/request/bodyDelta', {
       requestId: this.#requestId,
       seq: ++this.#seq,
       deltaBase64: Buffer.from(bytes).toString('base64'),

@@ -38,3 +38,18 @@ it('a body above the limit and an endless head are not buffered', () => {
   endless.push(Buffer.alloc(300 * 1024, 'a'))
   expect(endless.isTooLarge).toBe(true)
 })
+
+it('many small pieces and heads cost time in proportion to their size', () => {
+  const before = process.cpuUsage()
+  const reader = new HttpResponseReader(true, { maxBody: 3 })
+  for (let at = 0; at < 20_000; at++) reader.push(Buffer.from('a'))
+  expect([reader.isTooLarge, reader.head]).toEqual([false, undefined])
+  const interim = new HttpResponseReader(true, { maxBody: 3 })
+  interim.push(Buffer.from('HTTP/1.1 100 \n\n'.repeat(20_000)))
+  expect([interim.isTooLarge, interim.head]).toEqual([false, undefined])
+  const endless = new HttpResponseReader(true, { maxBody: 3 })
+  for (let at = 0; at < 50; at++) endless.push(Buffer.alloc(300 * 1024, 'a'))
+  expect(endless.isTooLarge).toBe(true)
+  const { user, system } = process.cpuUsage(before)
+  expect((user + system) / 1e6).toBeLessThan(1)
+})

@@ -1,3 +1,5 @@
+import { CollectedBytes } from '../../model/files/collected-bytes.ts'
+
 /** The head of an HTTP response. */
 export type ResponseHead = {
   readonly status: number
@@ -5,20 +7,19 @@ export type ResponseHead = {
 }
 
 const MAX_HEAD = 256 * 1024
-const SEPARATOR = /\r?\n\r?\n/
 
 type ReaderOptions = {
   readonly maxBody: number
   /** Takes the body as it comes; without it the body is kept. */
-  readonly body?: ((bytes: Uint8Array) => void) | undefined
+  readonly body?: ((bytes: Uint8Array) => unknown) | undefined
 }
 
 /** Reads what `curl -i` prints: heads of interim answers and redirects, then the head and the body of the last response. */
 export class HttpResponseReader {
   readonly #isFollowing: boolean
   readonly #options: ReaderOptions
-  #pending: Buffer = Buffer.alloc(0)
-  readonly #parts: Buffer[] = []
+  #pending = new CollectedBytes()
+  readonly #body = new CollectedBytes()
   #bytes = 0
   #markReady: () => void = () => {}
   head: ResponseHead | undefined
@@ -33,30 +34,36 @@ export class HttpResponseReader {
   }
 
   get body(): Buffer {
-    return Buffer.concat(this.#parts)
+    return Buffer.from(this.#body.all())
   }
 
-  push(chunk: Uint8Array): void {
-    if (this.head) {
-      this.#take(Buffer.from(chunk))
-      return
-    }
-    this.#pending = Buffer.concat([this.#pending, chunk])
+  /** While a promise that it returns is pending, the body is held back. */
+  push(chunk: Uint8Array): unknown {
+    if (this.isTooLarge) return undefined
+    if (this.head) return this.#take(Buffer.from(chunk))
+    // What was searched before is not searched again, except for the begin of a separator.
+    let from = Math.max(0, this.#pending.size - 3)
+    this.#pending.add(chunk)
+    const { buffer, byteOffset, length } = this.#pending.all()
+    const bytes = Buffer.from(buffer, byteOffset, length)
+    let start = 0
     while (!this.head) {
-      // One character for one byte, so that positions in the text are positions in the bytes.
-      const text = this.#pending.toString('latin1')
-      const end = SEPARATOR.exec(text)
-      if (!end) {
-        if (text.length > MAX_HEAD) this.isTooLarge = true
-        return
-      }
-      const head = parseHead(this.#pending.subarray(0, end.index).toString('utf8'))
-      this.#pending = this.#pending.subarray(end.index + end[0].length)
+      const end = separatorIn(bytes, from)
+      if (!end) return this.#keep(bytes, start)
+      const head = parseHead(bytes.subarray(start, end.at).toString('utf8'))
+      start = from = end.after
       if (!this.#isInterim(head)) this.head = head
     }
+    this.#pending = new CollectedBytes()
     this.#markReady()
-    this.#take(this.#pending)
-    this.#pending = Buffer.alloc(0)
+    return this.#take(Buffer.from(bytes.subarray(start)))
+  }
+
+  #keep(bytes: Buffer, start: number): void {
+    if (bytes.length - start > MAX_HEAD) this.isTooLarge = true
+    if (start === 0 && !this.isTooLarge) return
+    this.#pending = new CollectedBytes()
+    if (!this.isTooLarge) this.#pending.add(bytes.subarray(start))
   }
 
   /** Whether the head of another response follows. */
@@ -66,13 +73,26 @@ export class HttpResponseReader {
     return this.#isFollowing && isRedirect && headers.some(({ name }) => name.toLowerCase() === 'location')
   }
 
-  #take(bytes: Buffer): void {
-    if (bytes.length === 0) return
+  #take(bytes: Buffer): unknown {
+    if (bytes.length === 0) return undefined
     this.#bytes += bytes.length
     if (this.#bytes > this.#options.maxBody) this.isTooLarge = true
-    else if (this.#options.body) this.#options.body(bytes)
-    else this.#parts.push(bytes)
+    else if (this.#options.body) return this.#options.body(bytes)
+    else this.#body.add(bytes)
+    return undefined
   }
+}
+
+/** The empty line that ends a head: where it begins, with the line break before it, and what follows it. */
+function separatorIn(
+  bytes: Buffer,
+  from: number,
+): { readonly at: number; readonly after: number } | undefined {
+  for (let line = bytes.indexOf(10, from); line !== -1; line = bytes.indexOf(10, line + 1)) {
+    const next = bytes[line + 1] === 13 ? line + 2 : line + 1
+    if (bytes[next] === 10) return { at: bytes[line - 1] === 13 ? line - 1 : line, after: next + 1 }
+  }
+  return undefined
 }
 
 function parseHead(text: string): ResponseHead {

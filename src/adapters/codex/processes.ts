@@ -5,9 +5,19 @@ import type { CommandEnd, RunningToolCommand } from '../tool-sandbox.ts'
 
 /** Output of one process that a client may read again; older output is dropped. */
 const KEPT_BYTES = 4 * 1024 * 1024
+/** The overhead of a chunk in addition to its bytes; a program may print single bytes. */
+const PIECE_COST = 256
 
-/** Sends a notification to the client that is attached now. */
-export type Notify = (method: string, params: object) => void
+/** Sends a notification to the client that is attached now. While a promise that it returns is pending, the sender waits. */
+export type Notify = (method: string, params: object) => unknown
+
+/** Counts the output that is kept for a client, as `OutputBudget` does for a tenant. */
+export type OutputAccount = {
+  readonly add: (process: ExecServerProcess) => void
+  readonly remove: (process: ExecServerProcess) => void
+  readonly count: (bytes: number) => void
+  readonly reclaim: () => void
+}
 
 type Chunk = { readonly seq: number; readonly stream: 'stdout' | 'stderr' | 'pty'; readonly chunk: Buffer }
 
@@ -16,33 +26,70 @@ export class ExecServerProcess {
   readonly id: string
   readonly #notify: Notify
   readonly #tty: boolean
+  readonly #account: OutputAccount | undefined
   #chunks: Chunk[] = []
-  #bytes = 0
+  #isForgotten = false
+  weight = 0
+  readonly isRead = false
   #seq = 0
   #exitCode: number | undefined
   #closed = false
-  #waiting: (() => void)[] = []
+  readonly #waiting = new Set<() => void>()
   running: RunningToolCommand | undefined
 
-  constructor(id: string, tty: boolean, notify: Notify) {
+  constructor(id: string, tty: boolean, notify: Notify, account?: OutputAccount) {
     this.id = id
     this.#tty = tty
     this.#notify = notify
+    this.#account = account
+  }
+
+  get isEnded(): boolean {
+    return this.#closed
+  }
+
+  get hasSpare(): boolean {
+    return this.#chunks.length > 0
   }
 
   get isOver(): boolean {
     return this.#exitCode !== undefined
   }
 
-  /** Takes output as it comes. */
-  output(stream: 'stdout' | 'stderr', bytes: Uint8Array): void {
+  /** Takes output as it comes. SECURITY: a client that does not read holds the command, and not our memory. */
+  output(stream: 'stdout' | 'stderr', bytes: Uint8Array): unknown {
     const chunk: Chunk = { seq: ++this.#seq, stream: this.#tty ? 'pty' : stream, chunk: Buffer.from(bytes) }
-    this.#chunks.push(chunk)
-    this.#bytes += chunk.chunk.length
-    while (this.#bytes > KEPT_BYTES && this.#chunks.length > 1)
-      this.#bytes -= this.#chunks.shift()?.chunk.length ?? 0
-    this.#notify('process/output', { processId: this.id, ...wire(chunk) })
+    this.#keep(chunk)
+    const sent = this.#notify('process/output', { processId: this.id, ...wire(chunk) })
     this.#wake()
+    return sent
+  }
+
+  #keep(chunk: Chunk): void {
+    if (this.#isForgotten) return
+    if (this.#chunks.length === 0) this.#account?.add(this)
+    this.#chunks.push(chunk)
+    this.#count(weightOf(chunk))
+    while (this.weight > KEPT_BYTES && this.#chunks.length > 1) this.dropOldest()
+    this.#account?.reclaim()
+  }
+
+  dropOldest(): void {
+    const oldest = this.#chunks.shift()
+    if (!oldest) return
+    this.#count(-weightOf(oldest))
+    if (this.#chunks.length === 0) this.#account?.remove(this)
+  }
+
+  /** Drops the output: no client can ask for it any more. */
+  forget(): void {
+    this.#isForgotten = true
+    while (this.#chunks.length > 0) this.dropOldest()
+  }
+
+  #count(bytes: number): void {
+    this.weight += bytes
+    this.#account?.count(bytes)
   }
 
   /** Follows a started command to its end. */
@@ -60,27 +107,35 @@ export class ExecServerProcess {
   }
 
   #end(code: number, said: string | undefined): void {
-    if (said !== undefined) this.output('stderr', Buffer.from(said))
+    if (said !== undefined) void this.output('stderr', Buffer.from(said))
     this.#exitCode = code
     const exited = { processId: this.id, seq: ++this.#seq, exitCode: code, sandboxDenied: false }
-    this.#notify('process/exited', exited)
+    void this.#notify('process/exited', exited)
     this.#closed = true
-    this.#notify('process/closed', { processId: this.id, seq: ++this.#seq })
+    // Ended processes are ordered by the time of their end.
+    if (this.#chunks.length > 0) this.#account?.add(this)
+    void this.#notify('process/closed', { processId: this.id, seq: ++this.#seq })
     this.#wake()
   }
 
-  /** What is new since `after`; waits for something new for at most `waitMs`. */
-  async read(after: number, maxBytes: number, waitMs: number): Promise<object> {
+  /** Waits for something new since `after`, for at most `waitMs`. */
+  async news(after: number, waitMs: number): Promise<void> {
     const until = Date.now() + waitMs
     while (!this.isOver && this.#seq <= after && Date.now() < until) {
       await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, until - Date.now())
-        this.#waiting.push(() => {
+        const wake = (): void => {
           clearTimeout(timer)
+          this.#waiting.delete(wake)
           resolve()
-        })
+        }
+        const timer = setTimeout(wake, until - Date.now())
+        this.#waiting.add(wake)
       })
     }
+  }
+
+  /** What is new since `after`. */
+  read(after: number, maxBytes: number): object {
     const chunks: Chunk[] = []
     let bytes = 0
     for (const one of this.#chunks) {
@@ -103,9 +158,11 @@ export class ExecServerProcess {
   }
 
   #wake(): void {
-    for (const resume of this.#waiting.splice(0)) resume()
+    for (const wake of [...this.#waiting]) wake()
   }
 }
+
+const weightOf = ({ chunk }: Chunk): number => chunk.length + PIECE_COST
 
 const wire = ({ seq, stream, chunk }: Chunk) => ({ seq, stream, chunk: chunk.toString('base64') })
 
