@@ -25,7 +25,7 @@ export async function wholeOf(
 }
 
 /** Maximum number of entries in one listing. */
-const MAX_ENTRIES = 50_000
+export const MAX_ENTRIES = 50_000
 
 /** SECURITY: the sandbox controls how many files it has, and an entry of a listing costs much more than its bytes. */
 export function assertEntries(path: string, entries: number): void {
