@@ -1,4 +1,4 @@
-import type { IncomingMessage } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { Duplex, Readable } from 'node:stream'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -222,6 +222,35 @@ describe('attempts to block node-to-node connections', () => {
     await expect(forwarded).rejects.toMatchObject({ code: 'unreachable' })
     peers.close()
     silent.close()
+  })
+
+  test('a burst of requests to a node is answered, however many connections it needs', {
+    timeout: 60_000,
+  }, async () => {
+    const authority = await authorityOf(nodeAt(0).server.store, fleet.clusterKey)
+    const theirs = issueNodeCertificate(authority, 'eeeeeeeeeeeeeeee')
+    const listener = await listenForPeers(theirs, { host: '127.0.0.1', port: 0 })
+    const waiting: ServerResponse[] = []
+    listener.serve({
+      request: (_, answer) => void waiting.push(answer),
+      upgrade: (_, socket) => void socket.destroy(),
+      admits: async () => true,
+    })
+    const row = nodeAt(0).server.parts.cluster?.node.peer(nodeAt(1).id)
+    if (!row) throw new Error('no node')
+    const node = { ...row, id: 'eeeeeeeeeeeeeeee', fingerprint: theirs.fingerprint, url: listener.url }
+    const peers = new PeerConnections(issueNodeCertificate(authority, 'ffffffffffffffff'))
+    const asked = Array.from({ length: 400 }, () =>
+      askPeer(askedFor('/x', {}), { self: 'x', peers, node, body: Buffer.alloc(0) }),
+    )
+    const failed: unknown[] = []
+    for (const one of asked) one.catch((error: unknown) => void failed.push(error))
+    await expect.poll(() => waiting.length + failed.length, { timeout: 50_000 }).toBe(400)
+    for (const answer of waiting) answer.end()
+    expect(failed).toEqual([])
+    await Promise.all(asked.map(async (one) => void (await one).resume()))
+    peers.close()
+    await listener.close()
   })
 
   test('streams and requests to a node are ended when the node becomes unreachable', {

@@ -71,7 +71,7 @@ export function askPeer(request: IncomingMessage, options: ForwardOptions): Prom
     const headers = { ...(base.headers as OutgoingHttpHeaders), ...(options.body ? {} : framing(request)) }
     const outgoing = httpsRequest({ ...base, headers })
     const fail = (cause: unknown): void => reject(unreachable(options.node, cause))
-    boundConnect(outgoing, fail)
+    boundConnect(outgoing, options, fail)
     options.peers.follow(options.node, outgoing)
     // A client that goes away takes its command or its question with it, as if it had asked the owner itself.
     const giveUp = (): void => void outgoing.destroy()
@@ -88,16 +88,26 @@ export function askPeer(request: IncomingMessage, options: ForwardOptions): Prom
 }
 
 /** PLATFORM: a request that waits for a socket reports nothing when it is destroyed, so the failure is reported here. */
-function boundConnect(outgoing: ClientRequest, fail: (cause: Error) => void): void {
-  const slow = setTimeout(() => {
+function boundConnect(
+  outgoing: ClientRequest,
+  { peers, node }: Pick<ForwardOptions, 'peers' | 'node'>,
+  fail: (cause: Error) => void,
+): void {
+  const slow = setInterval(() => {
+    // In a burst of connections the last one waits for the handshakes of all others.
+    if (!peers.isSilent(node, PEER_CONNECT_MS)) return
     fail(new Error(`no connection within ${PEER_CONNECT_MS} ms`))
     outgoing.destroy()
   }, PEER_CONNECT_MS)
+  const stop = (): void => clearInterval(slow)
   outgoing.once('socket', (socket) => {
-    if (!socket.connecting) clearTimeout(slow)
-    else socket.once('secureConnect', () => clearTimeout(slow))
+    if (!socket.connecting) return stop()
+    socket.once('secureConnect', () => {
+      stop()
+      peers.connected(node)
+    })
   })
-  outgoing.once('close', () => clearTimeout(slow))
+  outgoing.once('close', stop)
 }
 
 /** Passes an answer on; a stream that breaks there breaks here too, so that the client sees it and reattaches. */
@@ -131,7 +141,7 @@ export function forwardUpgrade(
   return new Promise((resolve, reject) => {
     const outgoing = httpsRequest({ ...base, headers })
     const fail = (cause: unknown): void => reject(unreachable(options.node, cause))
-    boundConnect(outgoing, fail)
+    boundConnect(outgoing, options, fail)
     options.peers.follow(options.node, outgoing)
     outgoing.once('error', fail)
     outgoing.once('response', (answer) => {

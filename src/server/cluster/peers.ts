@@ -1,10 +1,12 @@
 import type { IncomingMessage } from 'node:http'
 import { Agent, createServer, type RequestOptions, request, type Server } from 'node:https'
 import type { AddressInfo, Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
 import type { TLSSocket } from 'node:tls'
 import type { NodeCertificate } from '../../cluster/identity.ts'
 import { nodeHost } from '../../cluster/identity.ts'
 import type { NodeRow } from '../../cluster/node.ts'
+import { Admission } from '../../model/admission.ts'
 import { SandboxError } from '../../model/errors.ts'
 
 /**
@@ -18,6 +20,8 @@ const CONNECT_MS = 2000
 /** SECURITY: who has not shown a certificate yet holds a connection not longer than this, and not more of them. */
 const HANDSHAKE_MS = 5000
 const HANDSHAKES = 256
+/** Connections that this node opens to another one at the same time; with more, a burst of requests would exceed what that one allows. */
+const HANDSHAKES_TO_ONE = 16
 
 const HEADER_BYTES = 32 * 1024
 
@@ -46,12 +50,35 @@ type Waiting = { once(event: 'close', listener: () => void): unknown; destroy():
 /** What is open to one run of a node. */
 type OpenToNode = { readonly waiting: Set<Waiting>; timer: NodeJS.Timeout; missed: number; isAsked: boolean }
 
+type Connect = (options: RequestOptions) => TLSSocket
+/** PLATFORM: Node documents it, and its types leave it out. */
+const { createConnection: connect } = Agent.prototype as unknown as { readonly createConnection: Connect }
+
+/** Connections to one node. A new one waits until few others are between their beginning and the end of their handshake. */
+class PeerAgent extends Agent {
+  readonly #handshakes = new Admission('connections to a node', {
+    running: HANDSHAKES_TO_ONE,
+    waiting: Number.POSITIVE_INFINITY,
+  })
+
+  createConnection(options: RequestOptions, created: (error: null, socket: Duplex) => void): void {
+    void this.#handshakes.enter().then((leave) => {
+      const socket = connect.call(this, options)
+      socket.once('secureConnect', leave)
+      socket.once('close', leave)
+      created(null, socket)
+    })
+  }
+}
+
 /** Opens connections to other nodes, and keeps them for the next request. */
 export class PeerConnections {
   readonly #own: NodeCertificate
   readonly #pingMs: number
   readonly #agents = new Map<string, Agent>()
   readonly #open = new Map<string, OpenToNode>()
+  /** When a connection to a run of a node was last completed. */
+  readonly #connected = new Map<string, number>()
 
   constructor(own: NodeCertificate, pingMs = PING_MS) {
     this.#own = own
@@ -81,6 +108,17 @@ export class PeerConnections {
     })
   }
 
+  /** Notes that a connection to a node was completed. */
+  connected({ fingerprint }: NodeRow): void {
+    this.#connected.set(fingerprint, performance.now())
+  }
+
+  /** Whether a node completed no connection in this time. One that did is busy with many at once, and not gone. */
+  isSilent({ fingerprint }: NodeRow, ms: number): boolean {
+    const last = this.#connected.get(fingerprint)
+    return last === undefined || performance.now() - last > ms
+  }
+
   /** By a connection of its own. Any answer will do: a node that is busy is not gone. */
   #check(node: NodeRow): void {
     const open = this.#open.get(node.fingerprint)
@@ -108,6 +146,7 @@ export class PeerConnections {
     const open = this.#open.get(fingerprint)
     clearInterval(open?.timer)
     this.#open.delete(fingerprint)
+    this.#connected.delete(fingerprint)
     for (const one of open?.waiting ?? []) one.destroy()
   }
 
@@ -133,7 +172,7 @@ export class PeerConnections {
   to(node: NodeRow): Agent {
     const known = this.#agents.get(node.fingerprint)
     if (known) return known
-    const agent = new Agent({
+    const agent = new PeerAgent({
       keepAlive: true,
       timeout: IDLE_MS,
       // SECURITY: clients' connections to this node bound them; with a bound here the streams of one tenant would block all others.
@@ -157,7 +196,7 @@ export class PeerConnections {
   }
 }
 
-/** How long a node may take to accept a connection. */
+/** How long a node may take to complete the next connection. */
 export const PEER_CONNECT_MS = CONNECT_MS
 
 /** Where other nodes reach this one. */
