@@ -61,13 +61,19 @@ class PeerAgent extends Agent {
     waiting: Number.POSITIVE_INFINITY,
   })
 
-  createConnection(options: RequestOptions, created: (error: null, socket: Duplex) => void): void {
-    void this.#handshakes.enter().then((leave) => {
-      const socket = connect.call(this, options)
-      socket.once('secureConnect', leave)
-      socket.once('close', leave)
-      created(null, socket)
-    })
+  createConnection(options: RequestOptions, created: (error: unknown, socket?: Duplex) => void): void {
+    const begin = async (): Promise<TLSSocket> => {
+      const leave = await this.#handshakes.enter()
+      try {
+        const socket = connect.call(this, options)
+        socket.once('secureConnect', leave)
+        return socket.once('close', leave)
+      } catch (error) {
+        leave()
+        throw error
+      }
+    }
+    begin().then((socket) => created(null, socket), created)
   }
 }
 
