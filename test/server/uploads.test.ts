@@ -33,6 +33,16 @@ test('uploads have a quota per tenant, also when they arrive in parallel', async
   await store.close()
 })
 
+test('the number of uploaded files is limited per tenant', async () => {
+  const store = await openStore({ stateDir: dir, databaseUrl: '' })
+  const templates = new Templates(store, join(dir, 'many'))
+  for (let n = 0; n < 1000; n++) writeFileSync(join(dir, 'many', `upload-red-${hash(n)}`), '')
+  await expect(templates.takeUpload('red', hash(1000), bytes(1))).rejects.toMatchObject({ code: 'too-large' })
+  await templates.takeUpload('red', hash(999), bytes(1))
+  await templates.takeUpload('blue', hash(1), bytes(1))
+  await store.close()
+})
+
 test('snapshots have a quota per tenant, and a snapshot over quota leaves no files', async () => {
   const store = await openStore({ stateDir: dir, databaseUrl: '' })
   const files = join(dir, 'snapshots')

@@ -188,6 +188,7 @@ describe.skipIf(!hasClang)(`programs in C${withoutClang}`, { timeout: 120_000 },
       int main(void) { int n = 0; while (fopen("data/in.txt", "r")) n++; printf("%d", n); }`)
     const before = readOpen()
     const result = await box.run(bytes, null, { workspace, grants: ALL })
+    expect(result).toMatchObject({ ok: expect.any(Number) })
     expect('ok' in result && (result.ok as number)).toBeGreaterThan(50)
     expect('ok' in result && (result.ok as number)).toBeLessThan(200)
     expect(readOpen()).toBeLessThan(before + 10)

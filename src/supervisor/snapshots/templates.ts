@@ -336,6 +336,7 @@ export class Templates {
       stored: () => this.#uploadsOf(tenant),
       replaces: basename(path),
       bytes: TENANT_UPLOAD_BYTES,
+      files: TENANT_UPLOADS,
       each: UPLOAD_BYTES,
       refuse: noUploadRoom,
     })
@@ -452,6 +453,7 @@ const bytesOf = (found: { readonly blocks: number } | undefined): number => (fou
 /** Private to every sandbox, in addition to the private directories that a spec may name. */
 export const TEMPORARY = '/tmp'
 
+const TENANT_UPLOADS = 1000
 const UPLOAD_BYTES = 1024 ** 3
 const TENANT_UPLOAD_BYTES = 4 * 1024 ** 3
 
@@ -481,7 +483,7 @@ const volumeQuota = ({ id }: Pick<Template, 'id'>, bytes: number): DiskQuota => 
 
 const noUploadRoom = (): SandboxError =>
   new SandboxError('too-large', 'the build files of this tenant exceed its quota', {
-    hint: 'the limit is 1 GiB per file and 4 GiB in total; files that no build uses are removed after a while',
+    hint: `the limit is ${TENANT_UPLOADS} files, 1 GiB per file and 4 GiB in total; files that no build uses are removed after a while`,
   })
 
 /** Whether the file exists; marks it as used now. */
