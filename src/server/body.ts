@@ -1,9 +1,10 @@
 import { SandboxError } from '../model/errors.ts'
 import { CollectedBytes } from '../model/files/collected-bytes.ts'
+import { exceededBy } from '../model/json.ts'
 import type { Shape } from '../model/shape.ts'
 
 const JSON_BYTES = 1024 * 1024
-const DEPTH = 64
+const LIMITS = { depth: 64, values: 1_000_000 }
 
 /** A JSON body, measured while it comes in: neither its size nor its depth can hurt. */
 export async function jsonBody<T>(request: Request, shape: Shape<T>, maxBytes = JSON_BYTES): Promise<T> {
@@ -53,32 +54,17 @@ export const utf8 = ({ buffer, byteOffset, length }: Uint8Array<ArrayBuffer>): s
 const tooLarge = (maxBytes: number): SandboxError =>
   new SandboxError('too-large', `the body is larger than ${maxBytes} bytes`)
 
-/** Parses JSON of bounded depth; throws `invalid-input`. */
+/** Parses JSON of bounded depth and with a bounded number of values; throws `invalid-input` or `too-large`. */
 export function parseJson(text: string): unknown {
   if (text.trim() === '') return {}
-  if (depthOf(text) > DEPTH) throw new SandboxError('invalid-input', `JSON nested deeper than ${DEPTH}`)
+  const exceeded = exceededBy(text, LIMITS)
+  if (exceeded === 'depth') throw new SandboxError('invalid-input', `JSON nested deeper than ${LIMITS.depth}`)
+  if (exceeded) throw new SandboxError('too-large', `JSON with more than ${LIMITS.values} values`)
   try {
     return JSON.parse(text)
   } catch {
     throw new SandboxError('invalid-input', 'the body is not JSON')
   }
-}
-
-/** Counted without parsing, because parsing is what a deep text attacks. */
-function depthOf(text: string): number {
-  let depth = 0
-  let deepest = 0
-  let quoted = false
-  for (let at = 0; at < text.length; at++) {
-    const char = text.charCodeAt(at)
-    if (quoted) {
-      if (char === 92) at++
-      else if (char === 34) quoted = false
-    } else if (char === 34) quoted = true
-    else if (char === 123 || char === 91) deepest = Math.max(deepest, ++depth)
-    else if (char === 125 || char === 93) depth--
-  }
-  return deepest
 }
 
 /** Query parameters as an object; one that is given twice is refused. */

@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
+import { WebSocket } from 'ws'
 import { RingfenceClient } from '../../src/client/client.ts'
 import { type RunningServer, startServer } from '../../src/compose/serve.ts'
 import { clientModel, type ToolCall } from './client-model.ts'
@@ -263,6 +264,16 @@ describe('what one client makes the server keep is limited', () => {
     )
     client.close()
   }, 60_000)
+
+  test('a message with more values than a request can have is refused', async () => {
+    const socket = new WebSocket(await address('red'))
+    const answer = new Promise<string>((resolve) => socket.once('message', (data) => resolve(String(data))))
+    await new Promise((resolve) => socket.once('open', resolve))
+    const roots = `[${Array.from({ length: 100_000 }, () => '[]').join()}]`
+    socket.send(`{"id":1,"method":"capabilityRoots/discoverV1","params":{"roots":${roots}}}`)
+    expect(JSON.parse(await answer)).toMatchObject({ id: -1, error: { code: -32_600 } })
+    socket.close()
+  })
 
   test('a tenant has 32 connections', async () => {
     const url = await address('red')

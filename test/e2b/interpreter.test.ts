@@ -42,6 +42,18 @@ describe('Python', () => {
     expect((await sandbox.runCode('x')).text).toBe('20')
   })
 
+  test('an execution ends with an error when its code forges a result that is nested too deeply', async () => {
+    const done = await sandbox.runCode(
+      `import os
+environ = open("/proc/self/environ", "rb").read().split(b"\\0")
+mark = next(one for one in environ if one.startswith(b"RINGFENCE_KERNEL=")).split(b"=", 1)[1]
+os.write(1, b"\\x1e" + mark + b' {"type":"result","text":' + b"[" * 200000 + b"]" * 200000 + b"}\\n")
+"after"`,
+    )
+    expect(done.error).toMatchObject({ name: 'ResultTooComplex' })
+    expect((await sandbox.runCode('1 + 1')).text).toBe('2')
+  })
+
   test('streams stdout and stderr, also of writes that bypass sys.stdout', async () => {
     const out: string[] = []
     const done = await sandbox.runCode(

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import { SandboxError } from '../../model/errors.ts'
+import { exceededBy } from '../../model/json.ts'
 import type { AgentSession } from '../session.ts'
 import { type ExecServerOptions, ExecServerSession } from './exec-session.ts'
 import type { Params } from './params.ts'
@@ -117,7 +118,11 @@ export class CodexExecServer {
 
 type Request = { readonly id?: string | number; readonly method: string; readonly params: Params }
 
+/** SECURITY: the size of a message is limited, and this the size of what is made of it. */
+const LIMITS = { depth: 64, values: 100_000 }
+
 function parsed(text: string): Request | undefined {
+  if (exceededBy(text, LIMITS)) return undefined
   try {
     const value = JSON.parse(text) as { id?: unknown; method?: unknown; params?: unknown }
     if (typeof value?.method !== 'string') return undefined

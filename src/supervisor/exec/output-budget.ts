@@ -44,6 +44,23 @@ export class OutputBudget {
     holder.logs.add(log)
   }
 
+  /** Counts output that waits outside of a log until the result is called; `drop` must give it up. */
+  hold(tenant: string, bytes: number, drop: () => void): () => void {
+    const held = { weight: bytes, isEnded: false, isRead: true, hasSpare: false, dropOldest: () => giveUp() }
+    const release = (): void => {
+      this.count(tenant, -held.weight)
+      this.remove(tenant, held)
+      held.weight = 0
+    }
+    const giveUp = (): void => {
+      release()
+      drop()
+    }
+    this.add(tenant, held)
+    this.count(tenant, bytes)
+    return release
+  }
+
   remove(tenant: string, log: KeptOutput): void {
     const holder = this.#tenants.get(tenant)
     holder?.logs.delete(log)

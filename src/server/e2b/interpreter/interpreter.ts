@@ -22,6 +22,8 @@ import { assertInstalled, languageOf, rowOf } from './languages.ts'
 /** The code interpreter: contexts that keep their state, and executions in them as lines of JSON. */
 
 const CODE_BYTES = 8 * 1024 * 1024
+/** How often a message is in memory until it was read: the kernel's text, its values, and the bytes to send. */
+const COPIES = 3
 /** How often a silent execution shows that it is still there, as with E2B. */
 const KEEPALIVE_MS = 5000
 
@@ -109,20 +111,29 @@ function lines(
   run: (take: MessageConsumer, gone: AbortSignal) => Promise<void>,
 ): Response {
   const { live, surface, context } = guest
+  const { output: budget } = surface.parts.supervisor
   const gone = new AbortController()
   const end = live.begin()
   let room: () => void = () => {}
   let isOpen = true
   const stream = new ReadableStream<Uint8Array>({
     start(controller) {
-      const put = (message: unknown): void => controller.enqueue(Buffer.from(`${JSON.stringify(message)}\n`))
+      const put = (message: unknown): number => {
+        const line = Buffer.from(`${JSON.stringify(message)}\n`)
+        controller.enqueue(line)
+        return line.length
+      }
       const take: MessageConsumer = (message) => {
         if (!isOpen) return undefined
-        put(message)
+        const size = put(message)
         beat.refresh()
         if ((controller.desiredSize ?? 1) > 0) return undefined
         return new Promise((resolve) => {
-          room = resolve
+          const release = budget.hold(live.row.tenant, size * COPIES, () => close(false))
+          room = () => {
+            release()
+            resolve()
+          }
         })
       }
       const beat = setInterval(() => {

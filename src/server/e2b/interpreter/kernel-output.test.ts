@@ -79,6 +79,29 @@ describe('the output of a kernel', () => {
     expect(read('y', `\n${mark}{}\n`)).toEqual([{ kind: 'lost', isTooLong: false }, message('{}')])
   })
 
+  test('is dropped when its own tenant has used up the memory for output', () => {
+    const budget = new OutputBudget(100_000)
+    const [one, other, small] = [output(budget), output(budget), output(budget)]
+    const long = 'x'.repeat(90_000)
+    expect(one.read(mark, long)).toEqual([])
+    expect(other.read(mark, long)).toEqual([{ kind: 'lost', isTooLong: false }])
+    expect(small.read(mark, 'x'.repeat(20_000), '\n')).toEqual([message('x'.repeat(20_000))])
+    expect(one.read('\n')).toEqual([message(long)])
+    expect(budget.used).toBe(0)
+  })
+
+  test('that waits for its reader counts, and gives way to other tenants', () => {
+    const budget = new OutputBudget(10_000)
+    let dropped = 0
+    const release = budget.hold('red', 9000, () => dropped++)
+    budget.hold('red', 500, () => dropped++)
+    expect(budget.used).toBe(9500)
+    void new OutputLog(20_000, budget, 'blue').push('stdout', Buffer.alloc(2000))
+    expect([dropped, budget.used < 3000]).toEqual([1, true])
+    release()
+    expect(budget.used).toBeGreaterThan(2500)
+  })
+
   test('costs time in proportion to its length', () => {
     const before = process.cpuUsage()
     const { read } = output()

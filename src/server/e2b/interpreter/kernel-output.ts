@@ -6,6 +6,8 @@ export const MARK_START = '\u001e'
 export const MESSAGE_CHARACTERS = 16 * 1024 * 1024
 /** The overhead of a piece in addition to its characters; a program may print single ones. */
 const PIECE_COST = 256
+/** A message up to this weight is never dropped because of its own tenant's output. */
+const SMALL = 64 * 1024
 
 /** Output of a program, a message of the kernel, or the news that one was dropped: it is too long, or the memory for output is used up. */
 export type OutputPart =
@@ -92,6 +94,8 @@ export class KernelOutput implements KeptOutput {
     budget.count(tenant, weight)
     if (this.weight > MESSAGE_CHARACTERS) this.#drop({ isTooLong: true })
     else budget.reclaim(tenant)
+    // The other tenants have nothing to drop, or less than this one.
+    if (this.weight > SMALL && budget.isOver) this.#drop({ isTooLong: false })
   }
 
   #drop(lost: { readonly isTooLong: boolean }): void {

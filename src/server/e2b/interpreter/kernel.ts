@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { exceededBy } from '../../../model/json.ts'
 import { type ExecRequest, ExecSession } from '../../../supervisor/exec/exec-session.ts'
 import type { OpenSandbox } from '../../../supervisor/open-sandbox.ts'
 import type { SandboxSurface } from '../sandbox-request.ts'
@@ -26,6 +27,16 @@ export type MessageConsumer = (message: KernelMessage) => Promise<void> | undefi
 const DROPPED = 'the server dropped output of the kernel, because its memory for output is used up'
 const TOO_LONG_WHY = `a result or an error is longer than ${MESSAGE_CHARACTERS} characters; write it to a file instead`
 const TOO_LONG = { type: 'error', name: 'ResultTooLong', value: TOO_LONG_WHY, traceback: TOO_LONG_WHY }
+/** SECURITY: what a message may contain once it is parsed; the kernel is the guest's. */
+const LIMITS = { depth: 512, values: 500_000 }
+const TOO_COMPLEX_WHY = `a result has more than ${LIMITS.values} values or is nested deeper than ${LIMITS.depth}; write it to a file instead`
+const TOO_COMPLEX = {
+  ...TOO_LONG,
+  name: 'ResultTooComplex',
+  value: TOO_COMPLEX_WHY,
+  traceback: TOO_COMPLEX_WHY,
+}
+const UNREADABLE = 'the server could not pass on the output of the kernel'
 const PATIENCE_MS = 2000
 const COMPLAINT = 1000
 /** How long a kernel may take until it is ready. */
@@ -147,6 +158,18 @@ export class Kernel {
   }
 
   async #listen(): Promise<void> {
+    try {
+      await this.#read()
+    } catch {
+      this.#stopAs(UNREADABLE)
+    }
+    for (const output of Object.values(this.#output)) output.clear()
+    this.#over = true
+    this.#isReady()
+    await this.#take?.({ type: 'gone' })
+  }
+
+  async #read(): Promise<void> {
     for await (const chunk of this.#session.log.follow(0)) {
       if ('gap' in chunk) {
         this.#stopAs(DROPPED)
@@ -155,10 +178,6 @@ export class Kernel {
       const text = this.#decoders[chunk.stream].decode(chunk.data, { stream: true })
       for (const part of this.#output[chunk.stream].push(text)) await this.#hear(chunk.stream, part)
     }
-    for (const output of Object.values(this.#output)) output.clear()
-    this.#over = true
-    this.#isReady()
-    await this.#take?.({ type: 'gone' })
   }
 
   /** Programs write to standard error by themselves; the kernel marks there only where an answer ends. */
@@ -178,6 +197,7 @@ export class Kernel {
   }
 
   async #message(text: string): Promise<void> {
+    if (exceededBy(text, LIMITS)) return this.#take?.(TOO_COMPLEX)
     const message = parsed(text)
     if (message?.type === 'ready' || message?.type === 'end_of_execution') await this.#end('stdout', message)
     else if (message) await this.#take?.(message)
