@@ -47,6 +47,14 @@ function reachesInto({ inner }: Protection, segments: readonly string[], start: 
   return matches && isWhole((part) => has(segments.slice(0, start).join('/'), part))
 }
 
+/** Whether a directory is a repository by its shape. Throws if that is unknown. */
+export const isRepository = (directory: string): boolean =>
+  isWhole((part) => lstatSync(`${directory}/${part}`, { throwIfNoEntry: false }) !== undefined)
+
+/** Whether removing this name could end that a directory is one, and with it the protection of its configuration. */
+export const isRepositoryPart = (name: string): boolean =>
+  PARTS.some((part) => part.toLowerCase() === name.toLowerCase())
+
 /** For a directory open as `root`; the caller opened it without following symbolic links. */
 export const hasBelow =
   (root: number): Has =>

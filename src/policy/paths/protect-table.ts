@@ -62,7 +62,8 @@ export const ANYWHERE: readonly ProtectedRow[] = [
   ...rows(
     'hook managers: what git’s hooks start',
     `.pre-commit-config.yaml .pre-commit-config.yml prek.toml .overcommit.yml .simple-git-hooks.json
-     .simple-git-hooks.cjs .lefthook .lefthook-local`,
+     .simple-git-hooks.cjs .lefthook .lefthook-local .huskyrc .huskyrc.json .huskyrc.yaml .huskyrc.yml
+     .huskyrc.js husky.config.js captainhook.json grumphp.yml`,
   ),
   ...rows(
     'lefthook reads the first of these that it finds, and merges the local ones',
@@ -90,7 +91,7 @@ export const ANYWHERE: readonly ProtectedRow[] = [
   ...rows('run when a shell enters the directory', '.envrc .direnv .autoenv .autoenv.zsh .rvmrc'),
   ...rows(
     'the same: tools, variables and hooks of mise and asdf',
-    `.mise.toml mise.toml .mise.local.toml mise.local.toml .mise .config/mise .config/mise.toml .rtx.toml
+    `.mise.toml mise.toml .mise.local.toml mise.local.toml .mise mise/config.toml .config/mise .config/mise.toml .rtx.toml
      .tool-versions .config/direnv`,
   ),
   ...rows(
@@ -129,7 +130,10 @@ export const ANYWHERE: readonly ProtectedRow[] = [
     `.npmrc .yarnrc .yarnrc.yml .yarn/releases .yarn/plugins .pnpmfile.cjs .pnpmfile.mjs
      pnpm-workspace.yaml .cargo/config .cargo/config.toml`,
   ),
-  ...rows('rustup runs the compiler of the directory that it names', 'rust-toolchain rust-toolchain.toml'),
+  ...rows(
+    'rustup and dotnet run the compiler of the directory that it names',
+    'rust-toolchain rust-toolchain.toml global.json',
+  ),
   ...rows('says where packages come from, for every project of the user', '.config/pip .pip'),
   ...rows(
     'containers and cloud machines that editors open by themselves',

@@ -24,7 +24,7 @@ import { SandboxError } from '../../../model/errors.ts'
 import { isWithin } from '../../../model/files/path.ts'
 import type { Mount, Protection } from '../../../model/plan.ts'
 import type { Copied, Manifest } from '../../copy-in.ts'
-import { hasBelow, touchesRepository } from '../../git-shape.ts'
+import { hasBelow, isRepository, isRepositoryPart, touchesRepository } from '../../git-shape.ts'
 import type { TarEntry, TarReader } from '../../tar/reader.ts'
 
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
@@ -65,9 +65,11 @@ export class CopyOut {
     this.#mount = mount
     this.#manifest = manifest
     this.#protection = protection
+    const rests = protection ? restsOf(protection, mount.real) : []
     this.#judge = (root, relative, leads = false) => {
       if (!protection) return false
       if (touchesRepository(protection, relative, hasBelow(root))) return true
+      if (rests.some((rest) => isWithin(`/${relative.toLowerCase()}`, `/${rest}`))) return true
       const full = `${mount.target === '/' ? '' : mount.target}/${relative}`
       const pinned = protection.pinned.some((path) => isWithin(full, path))
       const towards = leads && protection.pinned.some((path) => path.startsWith(`${full}/`))
@@ -136,16 +138,36 @@ export class CopyOut {
     if (!isUnchanged(now, this.#manifest.get(name))) return this.#leave(entry, 'changed')
     if (now?.isDirectory()) return this.#leave(entry, 'changed')
     const fresh = `${dir}/.ringfence-${randomBytes(8).toString('hex')}`
-    if (kind === 'dir') {
-      if (now) unlinkSync(destination)
-      mkdirSync(destination, entry.mode | 0o700)
-      this.#own(destination, O_DIRECTORY)
-    } else if (kind === 'link') {
+    if (kind === 'dir') mkdirSync(fresh, entry.mode | 0o700)
+    else if (kind === 'link') {
       symlinkSync(entry.link, fresh)
       if (process.getuid?.() === 0) lchownSync(fresh, this.#mount.uid, this.#mount.gid)
-      renameSync(fresh, destination)
-    } else await this.#write(fresh, destination, entry, { reader, now })
+    } else await this.#write(fresh, entry, { reader, now })
+    if (!this.#place(root, fresh, destination, entry)) return this.#leave(entry, 'protected')
+    if (kind === 'dir') this.#own(destination, O_DIRECTORY)
     this.#manifest.set(name, copiedOf(lstatSync(destination, { bigint: true })))
+  }
+
+  /**
+   * Gives an entry its name. SECURITY: the content of a file may take long to arrive, and another sandbox with the same workspace
+   * may create the other parts of a repository meanwhile. So the name is judged again, and taken back if its directory is a
+   * repository afterwards that was none before.
+   */
+  #place(root: number, fresh: string, destination: string, { name, kind }: TarEntry): boolean {
+    const remove = kind === 'dir' ? rmdirSync : unlinkSync
+    let at = fresh
+    let isPlaced = false
+    try {
+      if (this.#judge(root, name, kind === 'link')) return false
+      const was = this.#protection === undefined || isRepository(dirname(destination))
+      if (kind === 'dir' && lstatSync(destination, { throwIfNoEntry: false })) unlinkSync(destination)
+      renameSync(fresh, destination)
+      at = destination
+      isPlaced = was || !isRepository(dirname(destination))
+      return isPlaced
+    } finally {
+      if (!isPlaced) remove(at)
+    }
   }
 
   /** SECURITY: behind a symlink to a dependency directory, names would be free that are protected where the link is. */
@@ -161,7 +183,6 @@ export class CopyOut {
 
   async #write(
     fresh: string,
-    destination: string,
     { mode, modified }: TarEntry,
     from: { readonly reader: TarReader; readonly now: BigIntStats | undefined },
   ): Promise<void> {
@@ -174,7 +195,6 @@ export class CopyOut {
       // SECURITY: setuid and setgid bits that a guest set are dropped.
       fchmodSync(fd, mode & 0o777)
       futimesSync(fd, modified, modified)
-      renameSync(fresh, destination)
     } catch (error) {
       unlinkSync(fresh)
       throw error
@@ -210,7 +230,9 @@ export class CopyOut {
       const destination = `/proc/self/fd/${parent}/${basename(path)}`
       const now = lstatSync(destination, { bigint: true, throwIfNoEntry: false })
       if (now) {
-        if (this.#judge(root, path)) return void this.#left.push({ path, why: 'protected' })
+        const isPart = isRepositoryPart(basename(path)) && isRepository(dirname(destination))
+        if (this.#judge(root, path) || (isPart && this.#protection))
+          return void this.#left.push({ path, why: 'protected' })
         if (
           now.isDirectory() !== (copied.kind === 'dir') ||
           (!now.isDirectory() && !isUnchanged(now, copied))
@@ -229,6 +251,18 @@ export class CopyOut {
     this.#left.push({ path: name, why })
     if (kind === 'dir') this.#without.add(name)
   }
+}
+
+/** What patterns of several names protect below a mount that is in the middle of one: `git` if the mount is a `.config`. */
+function restsOf({ inner, names }: Protection, mount: string): readonly string[] {
+  const above = mount.toLowerCase().split('/')
+  return [...inner, ...names].flatMap((pattern) => {
+    const parts = pattern.toLowerCase().split('/')
+    return parts
+      .map((_, index) => index)
+      .filter((split) => split > 0 && above.slice(-split).join('/') === parts.slice(0, split).join('/'))
+      .map((split) => parts.slice(split).join('/'))
+  })
 }
 
 /** Whether the host's file is still the one that the guest was given. */

@@ -124,6 +124,51 @@ describe('protection beyond names', () => {
     expect(existsSync(at('bare', 'HEAD'))).toBe(false)
   })
 
+  test('a directory does not become one while the content of a file arrives', async () => {
+    mkdirSync(at('bare', 'objects'), { recursive: true })
+    writeFileSync(at('bare', 'config'), 'PWNED')
+    const { plan, mount, copy } = copyOf()
+    const content = 'ref: refs/heads/main'
+    const bytes = archive([
+      ...KEPT,
+      ...SAME,
+      dir('bare'),
+      dir('bare/objects'),
+      { name: 'bare/config', type: 'S' },
+      { name: 'bare/HEAD', content },
+    ])
+    async function* pieces(): AsyncGenerator<Uint8Array> {
+      const start = bytes.indexOf(content)
+      yield bytes.subarray(0, start)
+      // Another sandbox with the same workspace.
+      mkdirSync(at('bare', 'refs'))
+      yield bytes.subarray(start)
+    }
+    const reader = new TarReader(pieces(), { entries: 1000, bytes: 1_000_000 })
+    const { left } = await new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(reader)
+    expect(left).toContainEqual({ path: 'bare/HEAD', why: 'protected' })
+    expect(readdirSync(at('bare')).sort()).toEqual(['config', 'objects', 'refs'])
+  })
+
+  test('no part of a repository is removed, or its settings would be free', async () => {
+    for (const name of ['objects', 'refs']) mkdirSync(at('bare', name), { recursive: true })
+    writeFileSync(at('bare', 'HEAD'), 'ref: refs/heads/main')
+    const taken = await takeBack(['bare', 'bare/objects'].map(dir))
+    expect(taken.left.map(({ path }) => path).sort()).toEqual(['bare/HEAD', 'bare/refs'])
+    expect(existsSync(at('bare', 'HEAD'))).toBe(true)
+  })
+
+  test('a pattern of several names counts the end of the path of the workspace', async () => {
+    workspace = join(base, '.config')
+    mkdirSync(join(workspace, '.git', 'hooks'), { recursive: true })
+    writeFileSync(at('.git', 'config'), 'mine')
+    writeFileSync(at('a'), 'first')
+    const taken = await takeBack([dir('git'), { name: 'git/config', content: 'PWNED' }, dir('other')])
+    expect(taken.left.map(({ path }) => path)).toContain('git')
+    expect(existsSync(at('git'))).toBe(false)
+    expect(existsSync(at('other'))).toBe(true)
+  })
+
   test('settings that name programs stay unchanged', async () => {
     for (const name of ['objects', 'refs', 'hooks']) mkdirSync(at('bare', name), { recursive: true })
     writeFileSync(at('bare', 'HEAD'), 'ref: refs/heads/main')
