@@ -5,6 +5,7 @@ import type { SandboxInfo, SandboxState } from '../model/api/sandboxes.ts'
 import type { Decision } from '../model/decision.ts'
 import type { Level } from '../model/guarantee.ts'
 import type { Spec } from '../model/spec.ts'
+import { timeText } from '../model/text/time-text.ts'
 import { isOperator, type Principal } from '../supervisor/access/keys.ts'
 import type { ApprovalRow, StoredHost } from '../supervisor/approvals/approvals.ts'
 import { isEnded } from '../supervisor/lifecycle/lifecycle.ts'
@@ -13,7 +14,7 @@ import type { WaitingReview as Waiting } from '../supervisor/snapshots/reviews.t
 
 /** Rows of the store as answers. Columns are cast, not parsed: only the supervisor writes them. */
 
-const timeOf = (ms: number | null): string | null => (ms === null ? null : new Date(ms).toISOString())
+const timeOf = (ms: number | null): string | null => (ms === null ? null : timeText(ms))
 
 /** The metadata that the caller gave, without the server's own. */
 export const callerMetadata = ({ metadata = {} }: Spec): Record<string, string> =>

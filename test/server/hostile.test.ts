@@ -70,6 +70,24 @@ describe('a webhook', () => {
   })
 })
 
+test('a time that no date can hold is refused, and one in a sandbox does not break the listing', async () => {
+  const late = 8_700_000_000_000_000
+  expect((await home.call('POST', '/v1/sandboxes', { key: red, body: { timeout_ms: late } })).status).toBe(
+    400,
+  )
+  const made = await home.call('POST', '/v1/sandboxes', { key: red, body: {} })
+  const at = `/v1/sandboxes/${made.json.id}`
+  const timeout = await home.call('POST', `${at}/timeout`, { key: red, body: { timeout_ms: late } })
+  expect(timeout.status).toBe(400)
+  const touch = { argv: ['touch', '-d', '@9000000000000', '/tmp/late'] }
+  const touched = await home.call('POST', `${at}/exec`, { key: red, body: touch })
+  expect(touched.json.outcome, touched.text).toEqual({ kind: 'exited', code: 0 })
+  const listed = await home.call('GET', `${at}/files/list?path=/tmp`, { key: red })
+  expect(listed.status, listed.text).toBe(200)
+  expect(listed.text).toContain('9999-12-31T23:59:59.999Z')
+  await home.call('DELETE', at, { key: red })
+})
+
 test('private addresses that the operator allowed are reachable only for tenants that name them', async () => {
   const reaches = async (key: string): Promise<boolean> => {
     const made = await home.call('POST', '/v1/sandboxes', {

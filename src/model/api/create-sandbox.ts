@@ -27,8 +27,10 @@ import {
 
 /** The request for a sandbox: the server parses it, and the client's type comes from it. */
 
+/** The longest time that a caller can ask for, about a hundred years; the end of a longer one would not be a valid date. */
+export const LONGEST_MS = 100 * 365 * 24 * 3_600_000
 /** Milliseconds, from zero. */
-export const ms = () => number({ integer: true, min: 0, max: Number.MAX_SAFE_INTEGER })
+export const ms = () => number({ integer: true, min: 0, max: LONGEST_MS })
 /** Text that is not empty and not long. */
 export const words = (max = 1024) => text({ max })
 /** Environment variables. */

@@ -1,6 +1,8 @@
 import { cpus } from 'node:os'
+import { LONGEST_MS } from '../../model/api/create-sandbox.ts'
 import { boolean, type Infer, list, object, optional, text } from '../../model/shape.ts'
 import type { Spec } from '../../model/spec.ts'
+import { timeText } from '../../model/text/time-text.ts'
 import type { Principal } from '../../supervisor/access/keys.ts'
 import type { SandboxView } from '../../supervisor/provisioner.ts'
 import { mayHoldToken } from '../auth.ts'
@@ -64,9 +66,6 @@ export const networkOptions = (
   ...(denyOut ? { denyOut } : {}),
 })
 
-/** E2B's clients cannot read a sandbox without an end. */
-const NEVER = 100 * 365 * 24 * 3600 * 1000
-
 /** A sandbox in a list. */
 export function infoOf(seen: SandboxView) {
   const { row, live } = seen
@@ -79,7 +78,8 @@ export function infoOf(seen: SandboxView) {
     alias: template,
     clientID: 'ringfence',
     startedAt: new Date(row.createdAt).toISOString(),
-    endAt: new Date(row.expiresAt ?? row.createdAt + NEVER).toISOString(),
+    // E2B's clients cannot read a sandbox without an end.
+    endAt: timeText(row.expiresAt ?? row.createdAt + LONGEST_MS),
     state: row.state === 'paused' ? 'paused' : 'running',
     cpuCount: Math.max(1, Math.ceil(limits.cpus ?? cpus().length)),
     memoryMB: limits.memoryMb ?? 0,

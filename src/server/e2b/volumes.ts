@@ -1,6 +1,7 @@
 import type { Context } from 'hono'
 import { SandboxError } from '../../model/errors.ts'
 import { number, object, optional, text } from '../../model/shape.ts'
+import { timeText } from '../../model/text/time-text.ts'
 import type { Principal, Scope } from '../../supervisor/access/keys.ts'
 import type { Sandbox } from '../../supervisor/sandbox.ts'
 import { insidePath, outsidePath } from '../../supervisor/volumes/volume-files.ts'
@@ -87,7 +88,7 @@ const TYPES = { file: 'file', dir: 'directory', link: 'symlink', other: 'unknown
 
 /** Only the time of the last change is known. */
 function statJson(info: FileInfo) {
-  const time = new Date(info.modifiedMs).toISOString()
+  const time = timeText(info.modifiedMs)
   const path = outsidePath(info.path)
   return {
     name: path === '/' ? '/' : info.name,

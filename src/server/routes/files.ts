@@ -1,5 +1,6 @@
 import { type FileInfo, filePage, fileShape, watchEvents } from '../../model/api/files.ts'
 import { SandboxError } from '../../model/errors.ts'
+import { timeText } from '../../model/text/time-text.ts'
 import type { LiveSandbox } from '../../supervisor/lifecycle/live-sandbox.ts'
 import type { OpenSandbox } from '../../supervisor/open-sandbox.ts'
 
@@ -22,7 +23,7 @@ export const fileJson = (info: Found): FileInfo => ({
   mode: info.mode,
   uid: info.uid,
   gid: info.gid,
-  modified_at: new Date(info.modifiedMs).toISOString(),
+  modified_at: timeText(info.modifiedMs),
   ...(info.target === undefined ? {} : { target: info.target }),
 })
 

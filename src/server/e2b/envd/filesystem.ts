@@ -1,6 +1,7 @@
 import { posix } from 'node:path'
 import { SandboxError } from '../../../model/errors.ts'
 import { boolean, number, object, optional, text } from '../../../model/shape.ts'
+import { timeText } from '../../../model/text/time-text.ts'
 import type { OpenSandbox } from '../../../supervisor/open-sandbox.ts'
 import { EventQueue } from '../../streams/event-queue.ts'
 import { endStreamSoon } from '../../streams/stream-end.ts'
@@ -72,7 +73,7 @@ async function entryOf(live: OpenSandbox, info: FileInfo): Promise<unknown> {
     mode: info.mode,
     permissions: permissions(info.kind, info.mode),
     ...(await ownerOf(live, info)),
-    modifiedTime: new Date(info.modifiedMs).toISOString(),
+    modifiedTime: timeText(info.modifiedMs),
     ...(info.metadata ? { metadata: info.metadata } : {}),
     ...(info.target === undefined
       ? {}
