@@ -202,6 +202,46 @@ describe.each(['sqlite', 'postgres'] as const)('audit log of several tenants on 
     await trail.close()
     await store.close()
   })
+
+  test('webhooks that fail at the same moment do not start each other and idle ones forever', async () => {
+    const at = testStore(kind)
+    const store = await at.open()
+    const trail = await filled(at, store, 1)
+    const reader = new StoreTrailReader(at.home, store)
+    let positions = 0
+    const position = reader.position.bind(reader)
+    reader.position = () => {
+      positions++
+      // The failure is shown as one; without this, no timer of the test would ever run again.
+      if (positions > 2000) throw new Error('too many')
+      return position()
+    }
+    const unanswered: (() => void)[] = []
+    const webhooks = new Webhooks({
+      store,
+      secrets: new WebhookSecrets(Buffer.alloc(32)),
+      reader,
+      feed: new Feed(trail, reader),
+      newId: (prefix) => `${prefix}_${count++}`,
+      post: () => new Promise((_, reject) => unanswered.push(() => reject(new Error('no answer')))),
+      isInForce: async () => true,
+      retryMs: 60_000,
+    })
+    const principal = { keyId: 'k', tenant: 'idle', scopes: ['read'] } as never
+    for (const events of [['Exec'], ['Exec'], ['Pruning'], ['Pruning']])
+      await webhooks.create(principal, { url: 'https://example.org/', events })
+    await trail.append({ event: 'Exec', sandbox_id: 'sb_i', n: 9 })
+    await expect.poll(() => unanswered.length).toBe(2)
+    await trail.append({ event: 'Exec', sandbox_id: 'sb_i', n: 10 })
+    // Marked as to be served again by now.
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    for (const fail of unanswered) fail()
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    expect(positions).toBeLessThan(100)
+    webhooks.close()
+    await trail.close()
+    await store.close()
+  })
 })
 
 test('SQLite: every statement reads a bounded number of rows along the tenant index', async () => {

@@ -138,7 +138,7 @@ export class Webhooks {
   }
 
   async #run(row: WebhookRow): Promise<void> {
-    if ((this.#wait.get(row.id) ?? 0) > Date.now()) return
+    if (this.#closed || (this.#wait.get(row.id) ?? 0) > Date.now()) return
     if (this.#parts.isOurs?.(row.id) === false) return
     if (this.#busy.has(row.id)) {
       this.#again.add(row.id)
@@ -162,8 +162,14 @@ export class Webhooks {
       setTimeout(() => this.deliver(), pause + 1).unref()
     } finally {
       this.#busy.delete(row.id)
-      if (this.#again.delete(row.id)) this.deliver()
+      if (this.#again.delete(row.id)) void this.#runAgain(row.id).catch(() => {})
     }
+  }
+
+  /** INVARIANT: this webhook only. If it started all of them, two that are served at the same time would start each other forever. */
+  async #runAgain(id: string): Promise<void> {
+    const row = (await listWebhooks(this.#parts.store)).find((one) => one.id === id)
+    if (row) await this.#run(row)
   }
 
   /** SECURITY: the webhooks of a revoked key receive nothing more, and neither does one that was removed, here or by another node. */
