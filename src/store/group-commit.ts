@@ -117,10 +117,13 @@ const HINTS: Readonly<Record<string, string>> = {
   '42501': 'the database user has no permission to create tables',
 }
 
-/** Translates errors of the disk or the network to a SandboxError; other errors pass through. */
+/** Translates errors of the disk, the network or a caller's text to a SandboxError; other errors pass through. */
 export function asUnusable(error: unknown): unknown {
   const code = (error as { readonly code?: unknown } | null)?.code
   if (error instanceof SandboxError || typeof code !== 'string') return error
+  // PLATFORM: PostgreSQL stores no NUL character, and reports it even if the text is only looked for.
+  if (code === '22021')
+    return new SandboxError('invalid-input', 'the text contains a NUL character', { cause: error })
   const known = Object.keys(HINTS).find((name) => code.startsWith(name))
   // Class 08: connection, 53: resources, 57: shutdown, 58: system.
   if (known === undefined && !/^(E[A-Z]+$|08|53|57|58)/.test(code)) return error

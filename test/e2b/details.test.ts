@@ -17,6 +17,17 @@ afterAll(async () => {
   expect(here.logs).toEqual([])
 })
 
+test('logs: a limit that is not a whole number is refused', async () => {
+  const status = async (limit: string): Promise<number> =>
+    (
+      await fetch(`${here.options.apiUrl}/sandboxes/${sandbox.sandboxId}/logs?limit=${limit}`, {
+        headers: { 'x-api-key': here.options.apiKey },
+      })
+    ).status
+  for (const limit of ['1.5', '-1', '1e400', 'many']) expect(await status(limit), limit).toBe(400)
+  for (const limit of ['0', '1', '5000']) expect(await status(limit), limit).toBe(200)
+})
+
 describe('files', () => {
   test('report the owner that programs in the sandbox see', async () => {
     await sandbox.commands.run('mkdir d; echo x > d/f')

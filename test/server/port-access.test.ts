@@ -186,6 +186,32 @@ describe('the E2B API', () => {
     await home.call('DELETE', `/v1/sandboxes/${ours(made)}`)
   })
 
+  test('requests with a traffic token count for the rate of its key, wrong ones for the rate of the address', async () => {
+    const slow = await startTestServer('[server]\nrequests_per_second = 20\nwrong_keys_per_second = 5\n')
+    const made = await slow.call('POST', '/sandboxes', {
+      key: '',
+      headers: { 'x-api-key': slow.admin },
+      body: { templateID: 'base', network: { allowPublicTraffic: false } },
+    })
+    expect(made.status, made.text).toBe(201)
+    const ask = async (token: string): Promise<number> =>
+      (
+        await slow.call('GET', '/', {
+          key: '',
+          headers: {
+            'e2b-sandbox-id': made.json.sandboxID,
+            'e2b-sandbox-port': '8080',
+            'e2b-traffic-access-token': token,
+          },
+        })
+      ).status
+    const many = (token: string): Promise<number[]> =>
+      Promise.all(Array.from({ length: 100 }, () => ask(token)))
+    expect(await many(made.json.trafficAccessToken)).toContain(429)
+    expect(await many('wrong')).toContain(429)
+    await slow.close()
+  })
+
   test('revoking a key revokes its sandbox tokens, traffic tokens and upload URLs', async () => {
     const { key, id } = (
       await home.call('POST', '/v1/keys', { body: { scopes: ['create', 'exec', 'read'], tenant: 'red' } })

@@ -15,6 +15,23 @@ afterAll(async () => {
   await postgres.stop()
 })
 
+test('an address with a NUL character is refused, and not logged as a defect', async () => {
+  const logged: string[] = []
+  const home = await startTestServer('', {
+    databaseUrl: postgres.fresh('nul'),
+    log: (line) => void logged.push(line),
+  })
+  const key = await home.key(['create', 'exec', 'read'], 'red')
+  for (const path of ['sandboxes', 'volumes', 'templates', 'approvals'])
+    expect((await home.call('GET', `/v1/${path}/%00`, { key })).status, path).toBeOneOf([400, 404])
+  expect((await home.call('GET', '/v1/sandboxes/%00', { key: 'rfs_x' })).status).toBeOneOf([400, 401])
+  const e2b = { key: '', headers: { 'x-api-key': key } }
+  expect((await home.call('GET', '/templates/aliases/%00', e2b)).status).toBeOneOf([400, 404])
+  expect((await home.call('GET', '/snapshots?name=%00', e2b)).status).toBeOneOf([200, 400])
+  expect(logged).toEqual([])
+  await home.close()
+})
+
 test('a server on PostgreSQL works as on SQLite, and does not affect another server on the same database', async () => {
   for (let at = 0; at < 2; at++) servers.push(await startTestServer('', { databaseUrl: postgres.url }))
   const [one, two] = servers.map(

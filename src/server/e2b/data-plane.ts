@@ -197,7 +197,8 @@ async function traffic(
   const seen = await surface.parts.supervisor.get(principal, id)
   if (!seen.live || !surface.parts.supervisor.wakes(seen.live)) awake(seen.live, id)
   const given = context.req.header('e2b-traffic-access-token')
-  const open = { headers: context.req.raw.headers, answer: context.env?.outgoing }
+  const { incoming, outgoing } = context.env ?? {}
+  const open = { headers: context.req.raw.headers, answer: outgoing, address: clientAddress(incoming) }
   const passes =
     door !== 'own' && (await mayPass(surface, seen, given, { ...open, byAddress: door === 'address' }))
   if (!passes) await ownerOfPort(surface, context, seen, door)
@@ -237,11 +238,16 @@ async function ownerOfPort(
 type Opening = {
   readonly headers: Headers
   readonly answer: Parameters<E2bSurface['parts']['streams']['enter']>[4]
+  /** Of the client. */
+  readonly address: string
   /** Whether knowing the address may be enough. */
   readonly byAddress: boolean
 }
 
-/** Whether a port is open to everybody who knows its address, or to the one with this token. */
+/**
+ * Whether a port is open to everybody who knows its address, or to the one with this token. SECURITY: a request with a token counts
+ * for the rate of the key that made the sandbox, and one with a wrong token for the rate of the client's address.
+ */
 export async function mayPass(
   { parts, e2b }: Pick<E2bSurface, 'parts' | 'e2b'>,
   { row, ...seen }: SandboxView,
@@ -252,10 +258,13 @@ export async function mayPass(
   const isPublic = specOf({ row, ...seen }).publicPorts && policy.publicPorts !== false
   if (open.byAddress && isPublic) return true
   if (token === undefined) return false
-  if (!same(token, e2b.tokens.traffic(row.id)))
+  if (!same(token, e2b.tokens.traffic(row.id))) {
+    parts.wrongKeys.assert(open.address)
     throw new SandboxError('forbidden', "the token in 'e2b-traffic-access-token' is wrong")
+  }
   const ask = (): Promise<Principal> => makerInForce(parts.keys, row.keyId)
   await ask()
+  parts.requests.assert(row.keyId)
   parts.streams.enter('traffic', open.headers, row.id, ask, open.answer)
   return true
 }

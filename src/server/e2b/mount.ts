@@ -1,6 +1,7 @@
 import type { Context, Hono } from 'hono'
 import { SandboxError } from '../../model/errors.ts'
 import type { AppEnv, Mount, Surface } from '../app.ts'
+import { clientAddress } from '../cluster/peers.ts'
 import type { Upgrade, UpgradeTaker } from '../upgrade.ts'
 import { headersOf, joinPort } from '../upgrade.ts'
 import { CONTROL } from './control.ts'
@@ -49,7 +50,12 @@ export function e2bUpgrades(e2b: E2bParts): UpgradeTaker {
     const seen = await supervisor.get(principal, id)
     if (!seen.live || !supervisor.wakes(seen.live)) assertRunning(seen.live, id)
     const given = one('e2b-traffic-access-token')
-    const open = { headers: headersOf(upgrade.request), answer: upgrade.socket, byAddress: true }
+    const open = {
+      headers: headersOf(upgrade.request),
+      answer: upgrade.socket,
+      address: clientAddress(upgrade.request),
+      byAddress: true,
+    }
     if (!(await mayPass({ parts: upgrade.parts, e2b }, seen, given, open)))
       await supervisor.get(await upgrade.authenticate(id), id)
     await woken({ parts: upgrade.parts, e2b }, seen.live, id)

@@ -52,7 +52,9 @@ export async function logsOf({ surface, principal, params, query }: RestCall): P
   const id = fromE2bId(params.id ?? '')
   if (!id) throw new SandboxError('sandbox-not-found', 'there is no such sandbox')
   const { row } = await surface.parts.supervisor.get(principal, id)
-  const limit = Math.min(Number(query.get('limit') ?? LIMIT) || LIMIT, LIMIT)
+  const asked = Number(query.get('limit') ?? LIMIT)
+  if (!Number.isInteger(asked) || asked < 0) throw new SandboxError('invalid-input', 'limit: not a number')
+  const limit = Math.min(asked || LIMIT, LIMIT)
   const records = await surface.parts.trail.query({ sandboxId: row.id, limit })
   const start = Number(query.get('cursor') ?? query.get('start') ?? 0) || 0
   const entries = records
