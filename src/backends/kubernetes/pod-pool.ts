@@ -59,15 +59,17 @@ export class PodPool {
     clearInterval(this.#timer)
     await Promise.allSettled(this.#filling.values())
     if (this.#size === 0) return
-    const { pods } = await this.#parts.api.listPods(`${POOL},${selectorOf(this.#parts.labels)}`)
-    await Promise.all(pods.map((pod) => this.#parts.api.deletePod(pod.metadata?.name ?? '', 0)))
+    await this.#removePods(POOL)
   }
 
   /** Creates what is missing of a kind. One at a time in this process, and by the lock in the namespace. */
   fill(kind: string): Promise<void> {
     const running = this.#filling.get(kind)
     if (running || this.#isClosed) return running ?? Promise.resolve()
-    const filling = this.#fill(kind).finally(() => this.#filling.delete(kind))
+    const filling = this.#fill(kind).finally(() => {
+      this.#filling.delete(kind)
+      if (!this.#kinds.has(kind)) this.#removeFree(kind)
+    })
     this.#filling.set(kind, filling)
     return filling
   }
@@ -75,16 +77,38 @@ export class PodPool {
   #remember(kind: string, plan: Plan, image: string): void {
     this.#kinds.delete(kind)
     this.#kinds.set(kind, { plan, image, usedAt: monotonicMs() })
-    for (const old of [...this.#kinds.keys()].slice(0, -MAX_KINDS)) this.#kinds.delete(old)
+    for (const old of [...this.#kinds.keys()].slice(0, -MAX_KINDS)) this.#forget(old)
     this.#timer ??= setInterval(() => this.#look(), LOOK_MS).unref()
   }
 
   /** Pods of the pool may end without us; a kind that nobody asked for in an hour is not kept. */
   #look(): void {
     for (const [kind, { usedAt }] of this.#kinds) {
-      if (monotonicMs() - usedAt > POOL_SECS * 1000) this.#kinds.delete(kind)
+      if (monotonicMs() - usedAt > POOL_SECS * 1000) this.#forget(kind)
       else void this.fill(kind).catch(() => {})
     }
+  }
+
+  /** SECURITY: its Pods go too, or callers who ask for ever new kinds would fill the cluster with Pods that count for nobody. */
+  #forget(kind: string): void {
+    this.#kinds.delete(kind)
+    if (!this.#filling.has(kind)) this.#removeFree(kind)
+  }
+
+  #removeFree(kind: string): void {
+    void this.#removePods(`${POOL}=${kind}`).catch(() => {})
+  }
+
+  /** Removes Pods that this process created and nobody took, not even while they are removed. */
+  async #removePods(selector: string): Promise<void> {
+    const { api, labels } = this.#parts
+    const { pods } = await api.listPods(`${selector},${selectorOf(labels)}`)
+    await Promise.allSettled(
+      pods.map(({ metadata }) => {
+        const kind = metadata?.labels?.[POOL] ?? ''
+        return api.deleteOwnPod(metadata?.name ?? '', { ...labels, [POOL]: kind }, 0)
+      }),
+    )
   }
 
   async #claim(kind: string, sandbox: Readonly<Record<string, string>>): Promise<SandboxPod | undefined> {
@@ -109,7 +133,8 @@ export class PodPool {
       const { pods } = await api.listPods(`${POOL}=${kind}`)
       for (const pod of pods.filter(endProblem)) await api.deletePod(pod.metadata?.name ?? '', 0)
       const missing = this.#size - pods.filter((pod) => !endProblem(pod)).length
-      for (let made = 0; made < missing && !this.#isClosed; made++) await this.#create(kind, wanted)
+      const isWanted = (): boolean => !this.#isClosed && this.#kinds.has(kind)
+      for (let made = 0; made < missing && isWanted(); made++) await this.#create(kind, wanted)
     } finally {
       await api.unlock(`ringfence-pool-${kind}`, holder)
     }
