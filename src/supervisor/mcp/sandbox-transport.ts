@@ -1,11 +1,14 @@
 import type { JSONRPCMessage, ReadBuffer, Transport } from '@modelcontextprotocol/client'
 import { SandboxError } from '../../model/errors.ts'
+import { CollectedBytes } from '../../model/files/collected-bytes.ts'
 import type { RunningExec } from '../sandbox.ts'
 
 /** Messages per second that a server may send; more ends the connection. */
 const MAX_MESSAGES = 1000
 /** Lines that are not JSON-RPC; some programs print a banner. */
 const MAX_STRAY_LINES = 100
+const NEWLINE = 10
+const TOO_LONG = 'the program sent a message that is too long'
 
 /** Starts the program with its output going to `output`. */
 type Start = (output: (stream: 'stdout' | 'stderr', chunk: Uint8Array) => void) => Promise<RunningExec>
@@ -17,6 +20,8 @@ export class SandboxTransport implements Transport {
   onmessage?: (message: JSONRPCMessage) => void
   readonly #start: Start
   readonly #buffer: ReadBuffer
+  readonly #mostBytes: number
+  #line = new CollectedBytes()
   #running: RunningExec | undefined
   #second = 0
   #messages = 0
@@ -25,14 +30,16 @@ export class SandboxTransport implements Transport {
   /** Why the connection ended. */
   reason: string | undefined
 
-  constructor(start: Start, buffer: ReadBuffer) {
+  /** `mostBytes` is the longest line, and at least what `buffer` can hold. */
+  constructor(start: Start, buffer: ReadBuffer, mostBytes: number) {
     this.#start = start
     this.#buffer = buffer
+    this.#mostBytes = mostBytes
   }
 
   async start(): Promise<void> {
     const running = await this.#start((stream, chunk) => {
-      if (stream === 'stdout') this.#take(Buffer.from(chunk))
+      if (stream === 'stdout') this.#take(chunk)
     })
     this.#running = running
     running.result.then(
@@ -54,13 +61,24 @@ export class SandboxTransport implements Transport {
     this.#end('closed')
   }
 
-  #take(chunk: Buffer): void {
+  /** SECURITY: only whole lines reach the buffer, because it joins and searches all that it holds at every chunk. */
+  #take(chunk: Uint8Array): void {
     if (this.#closed) return
+    const end = chunk.lastIndexOf(NEWLINE) + 1
+    this.#line.add(end === 0 ? chunk : chunk.subarray(0, end))
+    if (this.#line.size > this.#mostBytes) return void this.#end(TOO_LONG)
+    if (end === 0) return
+    const lines = this.#line.all()
+    this.#line = new CollectedBytes()
+    this.#line.add(chunk.subarray(end))
+    this.#takeLines(Buffer.from(lines.buffer, lines.byteOffset, lines.length))
+  }
+
+  #takeLines(lines: Buffer): void {
     try {
-      this.#buffer.append(chunk)
+      this.#buffer.append(lines)
     } catch {
-      this.#end('the program sent a message that is too long')
-      return
+      return void this.#end(TOO_LONG)
     }
     for (let isMore = true; isMore && !this.#closed; ) isMore = this.#next()
   }
@@ -91,6 +109,7 @@ export class SandboxTransport implements Transport {
     this.#closed = true
     this.reason = reason
     this.#buffer.clear()
+    this.#line = new CollectedBytes()
     this.#running?.signal('SIGKILL')
     this.onclose?.()
   }

@@ -191,7 +191,7 @@ async function program(
   parts: UpstreamParts,
 ): Promise<Opened> {
   const sandbox = await parts.gate.open(programSpec(config), { requester: OPERATOR, owner, id })
-  const buffer = new sdk.ReadBuffer({ maxBufferSize: resultLimit(config) + ENVELOPE })
+  const maxBufferSize = resultLimit(config) + ENVELOPE
   const transport = new SandboxTransport(
     (output) =>
       sandbox.spawn(config.command ?? [], {
@@ -200,7 +200,8 @@ async function program(
         // The operator wrote the command into the configuration; what the policy denies stays denied.
         approve: () => ({ approved: true, by: 'configuration' }),
       }),
-    buffer,
+    new sdk.ReadBuffer({ maxBufferSize }),
+    maxBufferSize,
   )
   return { id: sandbox.id, transport, close: () => sandbox.close(), why: () => transport.reason }
 }
