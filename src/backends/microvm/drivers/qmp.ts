@@ -1,8 +1,11 @@
 import type { Duplex } from 'node:stream'
+import { monotonicMs } from '../../../host/clock.ts'
 import { SandboxError } from '../../../model/errors.ts'
 
 const MAX_LINE = 1 << 20
 const CALL_MS = 15_000
+/** A state of several gigabytes takes minutes on a slow disk. */
+const MIGRATION_MS = 15 * 60_000
 
 type Answer = { readonly resolve: (value: unknown) => void; readonly reject: (error: Error) => void }
 
@@ -45,8 +48,9 @@ export class Monitor {
 
   /** Resolves when a migration, which saves or loads a state, has completed. */
   async migrated(): Promise<void> {
-    for (let wait = 1; ; wait = Math.min(wait * 2, 20)) {
-      const { status, 'error-desc': why } = (await this.call('query-migrate')) as Record<string, string>
+    const deadline = monotonicMs() + MIGRATION_MS
+    for (let wait = 1; monotonicMs() < deadline; wait = Math.min(wait * 2, 20)) {
+      const { status, 'error-desc': why } = objectOf(await this.call('query-migrate')) ?? {}
       if (status === 'completed') return
       if (status === 'failed' || status === 'cancelled')
         throw new SandboxError(
@@ -55,6 +59,7 @@ export class Monitor {
         )
       await new Promise((resolve) => setTimeout(resolve, wait))
     }
+    throw gone(`the machine's state was not saved or loaded within ${MIGRATION_MS / 60_000} minutes`)
   }
 
   #hear(text: string): void {
@@ -63,23 +68,18 @@ export class Monitor {
       this.#end('the monitor sent too much data')
       return
     }
+    if (!text.includes('\n')) return
     const lines = this.#rest.split('\n')
     this.#rest = lines.pop() ?? ''
     for (const line of lines) this.#take(line)
   }
 
   #take(line: string): void {
-    let said: Record<string, unknown>
-    try {
-      said = JSON.parse(line) as Record<string, unknown>
-    } catch {
-      this.#end('the monitor sent invalid JSON')
-      return
-    }
+    const said = parsed(line)
+    if (!said) return void this.#end('the monitor sent something else than an object of JSON')
     if (typeof said.event === 'string') return
     if ('return' in said) this.#waiting.shift()?.resolve(said.return)
-    else if ('error' in said)
-      this.#waiting.shift()?.reject(gone(String((said.error as { desc?: unknown }).desc)))
+    else if ('error' in said) this.#waiting.shift()?.reject(gone(String(objectOf(said.error)?.desc)))
   }
 
   #end(why: string): void {
@@ -91,3 +91,15 @@ export class Monitor {
 }
 
 const gone = (why: string): SandboxError => new SandboxError('launch-failed', `qemu: ${why}`)
+
+/** SECURITY: an exception in a handler of data would end the server. */
+function parsed(line: string): Record<string, unknown> | undefined {
+  try {
+    return objectOf(JSON.parse(line))
+  } catch {
+    return undefined
+  }
+}
+
+const objectOf = (value: unknown): Record<string, unknown> | undefined =>
+  typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : undefined
