@@ -14,6 +14,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { header } from '../../src/backends/tar/writer.ts'
 import { type ImageSettings, Images } from '../../src/supervisor/images/images.ts'
 import { type Entry, hasRegistry, TestRegistry, tarOf } from './test-registry.ts'
 
@@ -336,6 +337,67 @@ describe.skipIf(!hasRegistry)('a hostile image', () => {
     const files = Array.from({ length: 2001 }, (_, n) => ({ name: `f${n}` }))
     await expect(pulled(files)).rejects.toThrow('too many entries')
     expect(drafts()).toEqual([])
+  })
+
+  test('has a limit for the length of all names of a layer together', async () => {
+    const [long, ...entry] = header({ name: 'n'.repeat(3900), type: '6', mode: 0o644 })
+    const one = Buffer.concat([long as Buffer, ...entry])
+    const before = settings.now
+    settings.now = { ...before, maxFiles: 1_000_000 }
+    try {
+      await expect(pulled(gzipSync(Buffer.alloc(one.length * 18_000, one)))).rejects.toThrow(
+        'names that are too long',
+      )
+    } finally {
+      settings.now = before
+    }
+    expect(drafts()).toEqual([])
+  })
+
+  test('of empty files counts towards the quota of its tenant with a block for each', async () => {
+    await registry.push('test/empty', [Array.from({ length: 1500 }, (_, n) => ({ name: `f${n}` }))])
+    const before = settings.now
+    settings.now = { ...before, maxTenantMb: 4 }
+    try {
+      await expect(images.pull('test/empty', { tenant: 'ivy' })).rejects.toThrow(/more than 4 MB/)
+      settings.now = { ...before, maxTenantMb: 8 }
+      await images.pull('test/empty', { tenant: 'ivy' })
+      await registry.push('test/more', [Array.from({ length: 1000 }, (_, n) => ({ name: `g${n}` }))])
+      await expect(images.pull('test/more', { tenant: 'ivy' })).rejects.toThrow(/more than 8 MB/)
+    } finally {
+      settings.now = before
+    }
+  })
+
+  test('waits while its tenant unpacks four others, and other tenants do not', async () => {
+    for (let n = 0; n < 6; n++) await registry.push(`test/turn${n}`, [[{ name: `turn${n}`, data: 'x' }]])
+    const asked = new Set<string>()
+    const silent = createServer(async ({ url = '', headers }, answer) => {
+      if (url.includes('/blobs/')) return void asked.add(url)
+      const from = await fetch(`${registry.url}${url}`, { headers: { accept: String(headers.accept) } })
+      answer.writeHead(from.status, { 'content-type': from.headers.get('content-type') ?? '' })
+      answer.end(Buffer.from(await from.arrayBuffer()))
+    })
+    await new Promise<void>((resolve) => silent.listen(0, '127.0.0.1', resolve))
+    const url = `http://127.0.0.1:${(silent.address() as { port: number }).port}`
+    const before = settings.now
+    settings.now = { ...before, mirrors: [...before.mirrors, { registry: 'silent.example', url }] }
+    const said: string[] = []
+    const say = (line: string): void => void said.push(line)
+    const pulls = Array.from({ length: 5 }, (_, n) =>
+      images.pull(`silent.example/test/turn${n}`, { tenant: 'max', say }).catch(() => {}),
+    )
+    try {
+      await expect.poll(() => said).toHaveLength(1)
+      expect(said[0]).toContain('other images come first')
+      await images.pull('test/turn5', { tenant: 'zoe' })
+      await expect.poll(() => asked.size).toBe(4)
+    } finally {
+      settings.now = before
+      silent.closeAllConnections()
+      silent.close()
+      await Promise.all(pulls)
+    }
   })
 
   test('with a wrong digest or a truncated archive is refused', async () => {

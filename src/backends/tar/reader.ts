@@ -20,6 +20,8 @@ export type TarEntry = {
 
 const BLOCK = 512
 const MAX_RECORDS = 16 * 1024
+/** Programs fill up their last blocks after the end of an archive. */
+const MAX_TRAILING_BYTES = 16 * 1024 * 1024
 const KINDS: Readonly<Record<string, TarEntry['kind']>> = {
   '0': 'file',
   '2': 'link',
@@ -46,6 +48,8 @@ const GNU_NAMES: Readonly<Record<string, string>> = { L: 'path', K: 'linkpath' }
 export type TarLimits = {
   readonly entries?: number
   readonly bytes?: number
+  /** All names and link targets together: whoever remembers them needs as much memory. */
+  readonly nameBytes?: number
   /** The mode bits that are kept; default: permissions only. */
   readonly modes?: number
   /** The layer of an image, in which other programs' forms of entries are read too. */
@@ -62,12 +66,20 @@ export class TarReader {
   #rest: Buffer = Buffer.alloc(0)
   #entries = 0
   #bytes = 0
+  #nameBytes = 0
   #left = 0
 
   constructor(source: AsyncIterable<Uint8Array>, limits: TarLimits = {}) {
     this.#source = source[Symbol.asyncIterator]()
     const unlimited = Number.POSITIVE_INFINITY
-    this.#limits = { entries: unlimited, bytes: unlimited, modes: 0o777, image: false, ...limits }
+    const defaults = {
+      entries: unlimited,
+      bytes: unlimited,
+      nameBytes: unlimited,
+      modes: 0o777,
+      image: false,
+    }
+    this.#limits = { ...defaults, ...limits }
   }
 
   /** The next entry; skips the unread content of the previous one. */
@@ -106,6 +118,8 @@ export class TarReader {
     this.#left = size
     const path = long.path ?? (image ? ustarName(head) : bytesOf(head, 0, 100))
     const target = long.linkpath ?? bytesOf(head, 157, 100)
+    this.#nameBytes += path.length + target.length
+    if (this.#nameBytes > this.#limits.nameBytes) throw hostile('names that are too long in total')
     const name = (image ? plainName : (one: string) => one)(path.toString('utf8').replace(/\/$/, ''))
     if (!(image && name === '')) assertPlain(name)
     const rest = {
@@ -142,8 +156,12 @@ export class TarReader {
   }
 
   async #end(): Promise<undefined> {
-    // Data after the end is discarded, so that the sender can finish.
-    while (await this.#more()) this.#rest = Buffer.alloc(0)
+    // Data after the end is discarded, so that the sender can finish. SECURITY: it may have been compressed, so it may be endless.
+    this.#rest = Buffer.alloc(0)
+    for (let trailing = 0; await this.#more(); this.#rest = Buffer.alloc(0)) {
+      trailing += this.#rest.length
+      if (trailing > MAX_TRAILING_BYTES) throw hostile('too much data after its end')
+    }
     return undefined
   }
 

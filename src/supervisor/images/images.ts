@@ -13,12 +13,13 @@ import {
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import * as zlib from 'node:zlib'
+import { Admission } from '../../model/admission.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { Signer } from '../archives/s3.ts'
 import { type DiskQuota, DiskQuotas, type DiskWrite } from '../disk-quotas.ts'
 import { type AwsCredentials, ecrCredentials } from './ecr.ts'
 import { type ImageName, imageText, parseImageName } from './image-name.ts'
-import { LayerUnpacker } from './layer.ts'
+import { ENTRY_BYTES, LayerUnpacker } from './layer.ts'
 import { PROVISION_RECIPE, provision } from './provision.ts'
 import { type Credentials, type Descriptor, type Manifest, type Mirror, Registry } from './registry.ts'
 import { TreeUsers } from './tree-users.ts'
@@ -69,6 +70,8 @@ export type PullOptions = {
 }
 
 const MB = 1024 * 1024
+/** Unpacking uses a processor, and memory for the names of a layer. */
+const UNPACKED_AT_ONCE = 4
 
 /**
  * Images of registries as directory trees, by the digest of their manifest. SECURITY: the manifest is asked for at every pull,
@@ -80,6 +83,10 @@ export class Images {
   readonly #underWay = new Map<string, Promise<void>>()
   readonly #users: TreeUsers
   readonly #quotas: DiskQuotas
+  readonly #turns = new Admission('images', {
+    running: UNPACKED_AT_ONCE,
+    waiting: Number.POSITIVE_INFINITY,
+  })
 
   constructor(parts: Parts) {
     this.#parts = parts
@@ -104,8 +111,14 @@ export class Images {
         this.#parts.assertFreeSpace?.()
         write.take(0)
         await this.#once(`${tenant ?? ''} ${source}@${digest}`, async () => {
-          if (this.#has(digest)) await this.#prove(registry, manifest, imageText(name), say)
-          else await this.#unpack(registry, manifest, { name: imageText(name), say, write })
+          if (this.#turns.running >= UNPACKED_AT_ONCE) say(`${imageText(name)}: other images come first`)
+          await this.#turns.run(
+            async () => {
+              if (this.#has(digest)) await this.#prove(registry, manifest, imageText(name), say)
+              else await this.#unpack(registry, manifest, { name: imageText(name), say, write })
+            },
+            { tenant: tenant ?? '', keyId: '' },
+          )
           this.#users.addSource(hashOf(digest), source)
         })
       }
@@ -279,7 +292,8 @@ export class Images {
       writeFileSync(join(draft, RECORD), JSON.stringify({ digest, name, config: said } satisfies ImageTree))
       if (this.#has(digest)) return
       renameSync(draft, this.#path(digest))
-      this.#users.setBytes(hashOf(digest), maxMb * MB - budget.bytes)
+      const files = (maxFiles - budget.entries) * ENTRY_BYTES
+      this.#users.setBytes(hashOf(digest), maxMb * MB - budget.bytes + files)
     } finally {
       await rm(draft, { recursive: true, force: true })
     }

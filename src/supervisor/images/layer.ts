@@ -21,6 +21,10 @@ export type ImageBudget = {
   readonly take: (bytes: number) => void
 }
 
+/** What a file takes on the disk even if it is empty. */
+export const ENTRY_BYTES = 4096
+/** All names of one layer, which are remembered while it is unpacked. */
+const NAME_BYTES = 64 * 1024 * 1024
 const MOST_LINKS = 40
 const MOST_ID = 65_535
 const NOBODY = 65_534
@@ -89,10 +93,11 @@ export class LayerUnpacker {
 
   async unpack(bytes: AsyncIterable<Uint8Array>): Promise<void> {
     const { bytes: most, entries } = this.#budget
-    const reader = new TarReader(bytes, { modes: 0o7777, image: true, bytes: most, entries })
+    const limits = { bytes: most, entries, nameBytes: NAME_BYTES }
+    const reader = new TarReader(bytes, { modes: 0o7777, image: true, ...limits })
     try {
       for (let entry = await reader.next(); entry; entry = await reader.next()) {
-        this.#budget.entries--
+        this.#count()
         this.#budget.bytes -= entry.size
         await this.#take(reader, entry)
       }
@@ -130,6 +135,7 @@ export class LayerUnpacker {
   /** SECURITY: an entry with a long name makes many directories. */
   #count(): void {
     if (--this.#budget.entries < 0) throw new SandboxError('too-large', 'the image has too many files')
+    this.#budget.take(ENTRY_BYTES)
   }
 
   /** SECURITY: a whole earlier layer may be below; the server goes on meanwhile. */
