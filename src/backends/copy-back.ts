@@ -3,7 +3,7 @@ import type { Mount, Plan } from '../model/plan.ts'
 import type { RunningCommand } from './backend.ts'
 import type { Manifest } from './copy-in.ts'
 import type { SharedFiles } from './guest-files.ts'
-import { CopyOut, type ProtectedNameOf, type SkippedPath } from './microvm/files/copy-out.ts'
+import { CopyOut, NAME_BYTES, type ProtectedNameOf, type SkippedPath } from './microvm/files/copy-out.ts'
 import { TarReader } from './tar/reader.ts'
 
 /** A host directory that the guest has a writable copy of. */
@@ -77,7 +77,7 @@ export class CopyBack {
   async #takeOne({ mount, manifest }: SharedMount): Promise<readonly SkippedPath[]> {
     const { plan, files, refuses, most, since } = this.#parts
     const source = files.changes(mount.target, this.#since.get(mount.target) ?? since)
-    const reader = new TarReader(source, { entries: MAX_ENTRIES, bytes: most })
+    const reader = new TarReader(source, { entries: MAX_ENTRIES, bytes: most, nameBytes: NAME_BYTES })
     const out = new CopyOut(mount, manifest, plan.protection, refuses)
     const taken = await out.take(reader).catch((error: unknown) => {
       void reader.close().catch(() => {})

@@ -19,6 +19,7 @@ import {
   writeSync,
 } from 'node:fs'
 import { basename, dirname } from 'node:path/posix'
+import { setImmediate } from 'node:timers/promises'
 import { O_PATH } from '../../../host/files/walk-open.ts'
 import { SandboxError } from '../../../model/errors.ts'
 import { isWithin } from '../../../model/files/path.ts'
@@ -28,6 +29,11 @@ import { hasBelow, isRepository, isRepositoryPart, touchesRepository } from '../
 import type { TarEntry, TarReader } from '../../tar/reader.ts'
 
 const { O_CREAT, O_DIRECTORY, O_EXCL, O_NOFOLLOW, O_RDONLY, O_WRONLY } = constants
+
+/** All names of a mount together: they are remembered as long as the sandbox lives. */
+export const NAME_BYTES = 64 * 1024 * 1024
+/** How many names are handled until other work of the process has its turn. */
+const NAMES_AT_ONCE = 256
 
 /** A path of the guest that was not copied back, and why. */
 export type SkippedPath = { readonly path: string; readonly why: 'protected' | 'changed' | 'refused' }
@@ -55,6 +61,7 @@ export class CopyOut {
   readonly #left: SkippedPath[] = []
   /** Directories that were not created; their contents are skipped too. */
   readonly #without = new Set<string>()
+  #nameBytes = 0
 
   constructor(
     mount: Mount,
@@ -79,20 +86,22 @@ export class CopyOut {
 
   async take(reader: TarReader): Promise<CopyOutResult> {
     const root = this.#openRoot()
-    const seen = new Set<string>()
-    const unread: string[] = []
+    const seen = new Set<Copied>()
+    const unread = new Set<string>()
     let since: string | undefined
+    for (const name of this.#manifest.keys()) this.#nameBytes += name.length
     try {
       for (let entry = await reader.next(); entry; entry = await reader.next()) {
         if (entry.kind === 'time') since ??= /^\d{1,20}$/.test(entry.link) ? entry.link : undefined
         else if (entry.kind === 'strange') this.#left.push({ path: entry.name, why: 'refused' })
         else {
-          seen.add(entry.name)
-          if (entry.kind === 'unread') unread.push(entry.name)
+          if (entry.kind === 'unread') unread.add(entry.name)
           else if (entry.kind !== 'same') await this.#apply(root, entry, reader)
+          const copied = this.#manifest.get(entry.name)
+          if (copied) seen.add(copied)
         }
       }
-      this.#removeGone(root, seen, unread)
+      await this.#removeGone(root, seen, unread)
       return { left: this.#left, since }
     } finally {
       closeSync(root)
@@ -137,6 +146,7 @@ export class CopyOut {
     if (kind === 'link' && this.#isShortcut(name, entry.link)) return this.#leave(entry, 'protected')
     if (!isUnchanged(now, this.#manifest.get(name))) return this.#leave(entry, 'changed')
     if (now?.isDirectory()) return this.#leave(entry, 'changed')
+    if (!this.#hasRoomFor(name)) return this.#leave(entry, 'refused')
     const fresh = `${dir}/.ringfence-${randomBytes(8).toString('hex')}`
     if (kind === 'dir') mkdirSync(fresh, entry.mode | 0o700)
     else if (kind === 'link') {
@@ -210,16 +220,42 @@ export class CopyOut {
     closeSync(fd)
   }
 
-  /** Removes what the guest was given and no longer has, the deepest first. */
-  #removeGone(root: number, seen: ReadonlySet<string>, unread: readonly string[]): void {
-    const hidden = (path: string): boolean => unread.some((dir) => path.startsWith(`${dir}/`))
-    const gone = [...this.#manifest.keys()].filter((path) => path !== '' && !seen.has(path) && !hidden(path))
-    for (const path of gone.sort((a, b) => (a < b ? 1 : -1))) {
-      try {
-        this.#remove(root, path)
-      } catch {
-        this.#left.push({ path, why: 'refused' })
-      }
+  /** SECURITY: names in directories that cannot be read any more stay remembered, so a guest could add to them without end. */
+  #hasRoomFor(name: string): boolean {
+    if (this.#manifest.has(name)) return true
+    this.#nameBytes += name.length
+    return this.#nameBytes <= NAME_BYTES
+  }
+
+  /**
+   * Removes what the guest was given and no longer has, the deepest first. SECURITY: the guest decides how much that is, so it takes
+   * time in proportion to the names, and other work goes on meanwhile.
+   */
+  async #removeGone(root: number, seen: ReadonlySet<Copied>, unread: ReadonlySet<string>): Promise<void> {
+    const isHidden = below(unread)
+    const byDepth: string[][] = []
+    let handled = 0
+    const turn = async (): Promise<void> => {
+      if (++handled % NAMES_AT_ONCE === 0) await setImmediate()
+    }
+    for (const [path, copied] of this.#manifest) {
+      await turn()
+      if (path === '' || seen.has(copied) || isHidden(path)) continue
+      const depth = path.split('/').length
+      byDepth[depth] ??= []
+      byDepth[depth].push(path)
+    }
+    for (const path of byDepth.reverse().flat()) {
+      await turn()
+      this.#removeOne(root, path)
+    }
+  }
+
+  #removeOne(root: number, path: string): void {
+    try {
+      this.#remove(root, path)
+    } catch {
+      this.#left.push({ path, why: 'refused' })
     }
   }
 
@@ -250,6 +286,19 @@ export class CopyOut {
   #leave({ name, kind }: TarEntry, why: SkippedPath['why']): void {
     this.#left.push({ path: name, why })
     if (kind === 'dir') this.#without.add(name)
+  }
+}
+
+/** Whether a path lies in one of these directories. Remembers the answer for each directory that it was asked about. */
+function below(directories: ReadonlySet<string>): (path: string) => boolean {
+  const known = new Map<string, boolean>([['.', false]])
+  return (path) => {
+    const asked: string[] = []
+    let at = dirname(path)
+    for (; !known.has(at) && !directories.has(at); at = dirname(at)) asked.push(at)
+    const answer = known.get(at) ?? true
+    for (const one of asked) known.set(one, answer)
+    return answer
   }
 }
 

@@ -20,11 +20,11 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { planOf } from '../../../../test/conformance/world.ts'
 import type { Mount, Plan, Protection } from '../../../model/plan.ts'
 import { refusedBy } from '../../../policy/paths/protect.ts'
-import { CopyIn } from '../../copy-in.ts'
+import { type Copied, CopyIn } from '../../copy-in.ts'
 import { touchesRepository } from '../../git-shape.ts'
 import { TarReader } from '../../tar/reader.ts'
 import { type Header, header, padding } from '../../tar/writer.ts'
-import { CopyOut, type CopyOutResult } from './copy-out.ts'
+import { CopyOut, type CopyOutResult, NAME_BYTES } from './copy-out.ts'
 
 let base: string
 let workspace: string
@@ -383,5 +383,72 @@ describe('back from the guest', () => {
   test('too many entries are refused', async () => {
     const many = Array.from({ length: 2000 }, (_, index) => ({ name: `f${index}`, type: 'S' }))
     await expect(takeBack(many)).rejects.toThrow(/too many/)
+  })
+})
+
+describe('a guest that chooses many names', () => {
+  /** Copies back from a guest that removed `count` files and made as many directories unreadable. */
+  async function takeGone(count: number): Promise<{ readonly turns: number; readonly cpu: number }> {
+    const { plan, mount, copy } = copyOf()
+    const state = copy.manifest.get('a') as Copied
+    for (let n = 0; n < count; n++) {
+      copy.manifest.set(`gone-${n}`, { ...state })
+      copy.manifest.set(`closed-${n}/file`, { ...state })
+    }
+    const closed = Array.from({ length: count }, (_, n) => ({ name: `closed-${n}`, type: 'U' }))
+    const bytes = archive([...KEPT, ...SAME, ...closed])
+    let turns = 0
+    let isOver = false
+    const tick = (): void => {
+      turns++
+      if (!isOver) setImmediate(tick)
+    }
+    let before = process.cpuUsage()
+    async function* pieces(): AsyncGenerator<Uint8Array> {
+      yield bytes
+      before = process.cpuUsage()
+      setImmediate(tick)
+    }
+    const { left } = await new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(
+      new TarReader(pieces()),
+    )
+    const { user, system } = process.cpuUsage(before)
+    isOver = true
+    expect(left).toEqual([])
+    expect(copy.manifest.has('gone-1')).toBe(false)
+    expect(copy.manifest.has('closed-1/file')).toBe(true)
+    return { turns, cpu: user + system }
+  }
+
+  test('costs time in proportion to them, in turns with other work', async () => {
+    await takeGone(200)
+    const small = await takeGone(2000)
+    const large = await takeGone(10_000)
+    expect(large.turns).toBeGreaterThan(20)
+    expect(large.cpu).toBeLessThan(15 * small.cpu)
+  })
+
+  test('cannot make the host remember names without end', async () => {
+    const { plan, mount, copy } = copyOf()
+    const state = copy.manifest.get('a') as Copied
+    const room = 1000
+    for (let left = NAME_BYTES - room; left > 0; left -= 4000)
+      copy.manifest.set(
+        `closed/${String(left).padStart(Math.min(left, 4000) - 'closed/'.length, 'n')}`,
+        state,
+      )
+    const names = Array.from({ length: 20 }, (_, n) => `${'m'.repeat(198)}${n}`.slice(-200))
+    const entries: readonly Entry[] = [
+      ...[...KEPT, { name: '.git/config', type: 'S' }, { name: 'closed', type: 'U' }],
+      ...[{ name: 'a', content: 'changed' }, ...names.map((name) => ({ name, content: 'x' }))],
+    ]
+    async function* pieces(): AsyncGenerator<Uint8Array> {
+      yield archive(entries)
+    }
+    const { left } = await new CopyOut(mount, copy.manifest, plan.protection, refusedBy).take(
+      new TarReader(pieces()),
+    )
+    expect(left.map(({ why }) => why)).toEqual(Array(16).fill('refused'))
+    expect(readFileSync(at('a'), 'utf8')).toBe('changed')
   })
 })
