@@ -5,13 +5,20 @@ import type { Supervisor } from './supervisor.ts'
 
 /** Enough for the records of everything that runs, so that its end can be recorded too. */
 const LEAST_FREE_BYTES = 16 * 1024 * 1024
+const LEAST_FREE_FILES = 1000
 
 /** Rejects work before it starts if there is no disk space for its records. */
 export function assertFreeSpace(stateDir: string): void {
-  const { bavail, bsize } = statfsSync(stateDir)
+  const { bavail, bsize, files, ffree } = statfsSync(stateDir)
   if (bavail * bsize < LEAST_FREE_BYTES)
     throw new SandboxError('store-unwritable', 'less than 16 MiB are free for records', {
       hint: 'free some space; nothing runs without its record',
+      retryAfterSecs: 5,
+    })
+  // PLATFORM: file systems that make inodes as they are needed report none at all.
+  if (files > 0 && ffree < LEAST_FREE_FILES)
+    throw new SandboxError('store-unwritable', `fewer than ${LEAST_FREE_FILES} files can be created`, {
+      hint: 'remove files; nothing runs without its record',
       retryAfterSecs: 5,
     })
 }
