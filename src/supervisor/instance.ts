@@ -11,8 +11,8 @@ import { SandboxError } from '../model/errors.ts'
  */
 export type Instance = { readonly id: string; readonly epoch: number; readonly release: () => void }
 
-/** Increments the epoch; throws while another server uses the same state directory. */
-export function beginInstance(stateDir: string): Instance {
+/** Keeps servers from using a state directory until the result is called; throws while one uses it. */
+export function lockStateDirectory(stateDir: string): () => void {
   mkdirSync(stateDir, { recursive: true, mode: 0o700 })
   const lock = createLock(join(stateDir, 'server.lock'))
   if (lock.tryAcquire() === undefined)
@@ -23,20 +23,23 @@ export function beginInstance(stateDir: string): Instance {
         hint: 'stop it first, or set RINGFENCE_HOME to another directory',
       },
     )
+  let held = true
+  return () => {
+    if (held) lock.release()
+    held = false
+  }
+}
+
+/** Increments the epoch; throws while another server uses the same state directory. */
+export function beginInstance(stateDir: string): Instance {
+  const release = lockStateDirectory(stateDir)
   const file = join(stateDir, 'instance.json')
   const last = existsSync(file)
     ? parse(readFileSync(file, 'utf8'))
     : { id: randomBytes(8).toString('hex'), epoch: 0 }
   const next = { id: last.id, epoch: last.epoch + 1 }
   writeAtomically(file, `${JSON.stringify(next)}\n`)
-  let held = true
-  return {
-    ...next,
-    release: () => {
-      if (held) lock.release()
-      held = false
-    },
-  }
+  return { ...next, release }
 }
 
 function parse(text: string): { readonly id: string; readonly epoch: number } {

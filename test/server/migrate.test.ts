@@ -81,6 +81,15 @@ describe.runIf(hasPostgres)('migrate', () => {
     expect([without.status, without.stderr]).toEqual([2, expect.stringContaining('--database-url')])
   })
 
+  test('refuses while a server runs, which would write records that are not copied', async () => {
+    const home = homeOf('running')
+    const server = await startProcess(home)
+    const refused = ringfence(home, 'migrate', '--database-url', postgres.fresh('running'))
+    server.child.kill('SIGTERM')
+    await server.ended
+    expect([refused.status, refused.stderr]).toEqual([125, expect.stringContaining('already uses')])
+  })
+
   test('refuses a database that is not empty, and changes nothing', async () => {
     const { home } = await served('refused')
     const note = readFileSync(join(home, 'state', 'anchor', 'store.json'), 'utf8')

@@ -2,6 +2,7 @@ import { migrateStore } from '../../audit/migrate-store.ts'
 import { compose, databaseUrl } from '../../compose/compose.ts'
 import { visibleJson } from '../../model/text/visible.ts'
 import { openStore } from '../../store/open.ts'
+import { lockStateDirectory } from '../../supervisor/instance.ts'
 import { parseOptions, usage } from '../options/options.ts'
 import { out } from '../terminal/output.ts'
 
@@ -15,6 +16,16 @@ export async function migrate(args: readonly string[]): Promise<number> {
   await close()
   const url = values['database-url'] ?? databaseUrl(config, env)
   if (url === '') throw usage('migrate', 'missing target: --database-url postgres://user@host/name')
+  // SECURITY: a server that runs meanwhile would write records, or revoke keys, that the copy does not have.
+  const release = lockStateDirectory(stateDir)
+  try {
+    return await moveTo(url, stateDir, values.json ?? false)
+  } finally {
+    release()
+  }
+}
+
+async function moveTo(url: string, stateDir: string, json: boolean): Promise<number> {
   const to = await openStore({ stateDir, databaseUrl: url })
   try {
     const done = await migrateStore(stateDir, () => openStore({ stateDir }), to)
@@ -22,7 +33,7 @@ export async function migrate(args: readonly string[]): Promise<number> {
     const text = done.copied
       ? `moved ${rows} rows of ${done.tables.length} tables; the audit log of ${done.records} records verifies\n`
       : `nothing to do: the records are already in PostgreSQL; the audit log of ${done.records} records verifies\n`
-    out(values.json ? `${visibleJson(done)}\n` : text)
+    out(json ? `${visibleJson(done)}\n` : text)
     return 0
   } finally {
     await to.close()

@@ -106,15 +106,21 @@ export const notRunning = (id: string): Response =>
 /** INVARIANT: E2B's clients look at the number in the body, not at the status. */
 export function restProblem(error: unknown, log: Log): Response {
   if (error instanceof NotRunning) return notRunning(error.id)
-  if (error instanceof ConnectError) return numbered(STATUS[error.code], error.message)
+  const { code, message } = restError(error, log)
+  if (!(error instanceof SandboxError)) return numbered(code, message)
+  const retry = error.retryAfterSecs === undefined ? {} : { 'retry-after': String(error.retryAfterSecs) }
+  return numbered(code, message, { ...retry, ...noRoomHeader(error) })
+}
+
+/** The number and the text of an error. SECURITY: an unexpected error goes to the log, not to the caller. */
+export function restError(error: unknown, log: Log): { readonly code: number; readonly message: string } {
+  if (error instanceof ConnectError) return { code: STATUS[error.code], message: error.message }
   if (!(error instanceof SandboxError)) {
     log(`e2b: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`)
-    return numbered(500, 'internal error')
+    return { code: 500, message: 'internal error' }
   }
-  const retry = error.retryAfterSecs === undefined ? {} : { 'retry-after': String(error.retryAfterSecs) }
   // E2B's clients take 507 for a disk that has no space left.
-  const status = error.code === 'resource-exhausted' ? 507 : error.httpStatus
-  return numbered(status, lineOf(error), { ...retry, ...noRoomHeader(error) })
+  return { code: error.code === 'resource-exhausted' ? 507 : error.httpStatus, message: lineOf(error) }
 }
 
 const numbered = (code: number, message: string, headers: Record<string, string> = {}): Response =>

@@ -7,7 +7,7 @@ import { bytesOf } from '../../body.ts'
 import { cursorFrom, cursorOf } from '../../views.ts'
 import { templateFor } from '../create.ts'
 import { same } from '../data-plane.ts'
-import { restProblem } from '../errors.ts'
+import { restError, restProblem } from '../errors.ts'
 import { fromE2bId, toE2bId } from '../ids.ts'
 import { limitOf } from '../listing.ts'
 import { aliveOf, bodyOf, nothing, type RestCall, type RestRoute } from '../rest.ts'
@@ -214,7 +214,7 @@ async function fork(call: RestCall): Promise<Response> {
   const answers = made.map((one) =>
     one.status === 'fulfilled'
       ? { sandbox: accessOf(surface, principal, one.value, host) }
-      : { error: { code: 500, message: (one.reason as Error).message } },
+      : { error: restError(one.reason, surface.parts.log) },
   )
   return Response.json(answers, { status: 201 })
 }
