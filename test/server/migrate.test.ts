@@ -87,7 +87,7 @@ describe.runIf(hasPostgres)('migrate', () => {
     const refused = ringfence(home, 'migrate', '--database-url', postgres.fresh('running'))
     server.child.kill('SIGTERM')
     await server.ended
-    expect([refused.status, refused.stderr]).toEqual([125, expect.stringContaining('already uses')])
+    expect([refused.status, refused.stderr]).toEqual([2, expect.stringContaining('already uses')])
   })
 
   test('refuses a database that is not empty, and changes nothing', async () => {
