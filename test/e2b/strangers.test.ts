@@ -76,6 +76,32 @@ const NOBODY = [
   '/templates/:id/tags',
 ]
 
+test('a build starts no further step once its key is revoked', { timeout: 30_000 }, async () => {
+  const made = await there.server.call('POST', '/v1/keys', {
+    body: { scopes: ['create', 'exec', 'read'], tenant: 'red' },
+  })
+  const own = made.json.key as string
+  const names = JSON.parse(
+    (await ask(own, { method: 'POST', path: '/v3/templates', body: { name: 'revoked' } })).text,
+  )
+  const build = `builds/${names.buildID}`
+  const steps = ['sleep 1.5', 'true'].map((line) => ({ type: 'RUN', args: [line] }))
+  const started = await ask(own, {
+    method: 'POST',
+    path: `/v2/templates/${names.templateID}/${build}`,
+    body: { steps },
+  })
+  expect(started.status, started.text).toBe(202)
+  const state = async (): Promise<Loose> =>
+    JSON.parse(
+      (await ask(red, { method: 'GET', path: `/templates/${names.templateID}/${build}/status` })).text,
+    )
+  await expect.poll(async () => (await state()).logs.join(), { timeout: 10_000 }).toContain('[1/2]')
+  expect((await there.server.call('DELETE', `/v1/keys/${made.json.id}`)).status).toBeLessThan(300)
+  await expect.poll(async () => (await state()).status, { timeout: 10_000 }).toBe('error')
+  expect((await state()).reason).toMatchObject({ message: 'the key of this build was revoked', step: '2' })
+})
+
 describe('another tenant', () => {
   const own = ROUTES.filter(({ path }) => path.includes(':id') && !path.includes(':hash'))
   const order = (path: string): number => ['pause', 'resume'].findIndex((word) => path.endsWith(word))

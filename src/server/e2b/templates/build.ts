@@ -84,6 +84,7 @@ async function buildOn(
 ): Promise<void> {
   const steps = body.steps ?? []
   const keys = keysOf(base.key, steps)
+  await assertKeyInForce(surface, principal)
   const cached = body.force ? undefined : await longestLayer(surface, principal.tenant, steps, keys)
   const options = { templateID: cached?.layer.id ?? base.template, metadata: { build: build.id } }
   const made = await createSandbox(surface, principal, options, BUILD_SECONDS)
@@ -98,15 +99,23 @@ async function buildOn(
       const isCached = index < (cached?.steps ?? 0)
       build.log.say(`${isCached ? 'CACHED ' : ''}[${progress.step}/${steps.length}] ${textOf(step)}`)
       if (isCached) continue
+      await assertKeyInForce(surface, principal)
       const started = performance.now()
       await runStep(site, step, state)
       if (performance.now() - started > WORTH_KEEPING_MS) await keepLayer(site, keys[index] as string, state)
     }
     progress.step = 'finalize'
+    await assertKeyInForce(surface, principal)
     await keepTemplate(site, body, state)
   } finally {
     await surface.parts.supervisor.stop(principal, entry.id)
   }
+}
+
+/** SECURITY: a build may take an hour; it starts and stores nothing more in the name of a key that was revoked. */
+async function assertKeyInForce({ parts }: SandboxSurface, { keyId }: Principal): Promise<void> {
+  if (await parts.keys.principalById(keyId)) return
+  throw new SandboxError('unauthenticated', 'the key of this build was revoked')
 }
 
 const textOf = ({ type, args = [] }: Step): string => `${type} ${args.filter((one) => one !== '').join(' ')}`
