@@ -221,8 +221,11 @@ export class UpstreamPool {
   give(connection: EgressConnection, scheme: string, upstream: Upstream): void {
     const key = keyOf(connection, scheme)
     const waiting = this.#idle.get(key) ?? []
-    if (waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL || upstream.socket.destroyed) {
-      upstream.socket.destroy()
+    const { socket } = upstream
+    // SECURITY: to a server that answers without reading, one request after the other would wait in one socket.
+    const isUsable = !socket.destroyed && socket.writableLength === 0
+    if (waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL || !isUsable) {
+      socket.destroy()
       return
     }
     this.#idle.set(key, waiting)

@@ -33,6 +33,7 @@ export type Served = { readonly connect: RequestHead } | undefined
 /** Serves requests until the connection ends or becomes a tunnel. Each request is checked. */
 export async function serveHttp(core: Core, client: Source, front: RequestTarget): Promise<Served> {
   for (let first = true; ; first = false) {
+    if (client.stream.writableNeedDrain) await untilTaken(client, core.limits.idleMs)
     const head = await nextRequest(core, client, first)
     if (head === undefined) return undefined
     if (front.kind === 'proxy' && !hasCredentials(head.headers, front.credentials)) {
@@ -42,6 +43,22 @@ export async function serveHttp(core: Core, client: Source, front: RequestTarget
     if (head.method === 'CONNECT' && front.kind === 'proxy') return { connect: head }
     if (!(await serveOne(core, client, front, head))) return undefined
   }
+}
+
+/**
+ * Waits until the client has taken everything that was written to it. SECURITY: without this, the answers to a client
+ * that sends requests and does not read would be kept without limit.
+ */
+async function untilTaken({ stream }: Source, ms: number): Promise<void> {
+  const timer = setTimeout(() => stream.destroy(), ms)
+  await new Promise<void>((resolve) => {
+    const done = (): void => {
+      stream.off('drain', done).off('close', done)
+      resolve()
+    }
+    stream.on('drain', done).on('close', done)
+  })
+  clearTimeout(timer)
 }
 
 async function nextRequest(core: Core, client: Source, first: boolean): Promise<RequestHead | undefined> {
