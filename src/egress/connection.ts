@@ -26,6 +26,9 @@ export type Connection = {
   readonly at?: number
 }
 
+/** Tells the owner that a connection has ended. */
+type Report = (view: Connection, connection: EgressConnection) => Promise<void> | void
+
 /** An admitted outgoing connection: counts bytes, ends when idle, and can be cut at any time. */
 export class EgressConnection {
   readonly judged: Judged
@@ -38,10 +41,12 @@ export class EgressConnection {
   readonly #started = Date.now()
   readonly #idle: NodeJS.Timeout
   readonly #cut = new Cancellation()
-  readonly #report: (view: Connection, connection: EgressConnection) => void
+  readonly #report: Report
   readonly #around: EgressConnection | undefined
   /** The operator's proxy through which it goes. */
   readonly via: SocksUpstream | undefined
+  /** Resolves when the owner knows that the connection has ended; nothing is waited for before. */
+  reported: Promise<void> | void = undefined
   #done = false
 
   /** `around` is the tunnel that contains this connection; traffic here keeps the tunnel open. */
@@ -49,7 +54,7 @@ export class EgressConnection {
     judged: Judged,
     protocol: Protocol,
     idleMs: number,
-    report: (view: Connection, connection: EgressConnection) => void,
+    report: Report,
     around?: EgressConnection,
     via?: SocksUpstream,
   ) {
@@ -116,7 +121,7 @@ export class EgressConnection {
   #finish(verdict: 'allow' | 'deny', reason: string): void {
     this.#done = true
     clearTimeout(this.#idle)
-    this.#report(this.view(verdict, reason), this)
+    this.reported = this.#report(this.view(verdict, reason), this)
   }
 }
 

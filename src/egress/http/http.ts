@@ -119,13 +119,10 @@ async function judgeAndSend(
   progress: Progress,
 ): Promise<boolean> {
   const framing = requestFraming(head)
-  const { wanted, path, target, scheme } = addressOf(core, front, head)
+  const { wanted, path, target, scheme } = await addressOf(core, front, head)
   const headers = core.transforms.apply(target, head.headers)
   const sent = core.broker?.prepare(target, scheme, { path, headers })
-  if (sent instanceof SandboxError) {
-    core.refuse(wanted, sent)
-    throw sent
-  }
+  if (sent instanceof SandboxError) return core.refuse(wanted, sent)
   const connection = await core.enter(
     { ...wanted, client: client.stream },
     front.kind === 'origin' ? front.connection : undefined,
@@ -145,6 +142,7 @@ async function judgeAndSend(
     return keep
   } catch (error) {
     connection.close(error)
+    await connection.reported
     throw error
   }
 }
@@ -160,7 +158,7 @@ type Addressed = {
 const invalid = (why: string): SandboxError => new SandboxError('invalid-input', why)
 
 /** The destination of a request. SECURITY: target, `Host` and tunnel must agree. */
-function addressOf(core: Core, front: RequestTarget, head: RequestHead): Addressed {
+async function addressOf(core: Core, front: RequestTarget, head: RequestHead): Promise<Addressed> {
   if (head.method === 'CONNECT' || head.method === 'TRACE')
     throw new SandboxError('unsupported', `${head.method} is not passed on`)
   if (valuesOf(head.headers, 'upgrade').length > 0)
@@ -176,20 +174,16 @@ function addressOf(core: Core, front: RequestTarget, head: RequestHead): Address
     protocol: front.kind === 'proxy' ? 'http' : front.connection.protocol,
   }
   const parsed = parseTarget(raw, 'url')
-  if (parsed.kind === 'blocked') {
-    const error = new SandboxError('ssrf-blocked', parsed.reason)
-    core.refuse(wanted, error)
-    throw error
-  }
+  if (parsed.kind === 'blocked') return core.refuse(wanted, new SandboxError('ssrf-blocked', parsed.reason))
   const hosts = valuesOf(head.headers, 'host')
   const named = hosts.length === 1 ? parseTarget(`${scheme}://${hosts[0]}/`, 'url') : undefined
   const agrees =
     named?.kind === 'ok' && named.value.host === parsed.value.host && named.value.port === parsed.value.port
-  if (!agrees && !(hosts.length === 0 && head.version === '1.0')) {
-    const error = new SandboxError('ssrf-blocked', 'the Host header names another host than the request')
-    core.refuse(wanted, error)
-    throw error
-  }
+  if (!agrees && !(hosts.length === 0 && head.version === '1.0'))
+    return core.refuse(
+      wanted,
+      new SandboxError('ssrf-blocked', 'the Host header names another host than the request'),
+    )
   return { wanted, target: parsed.value, scheme, path }
 }
 
