@@ -14,6 +14,7 @@ export type Protocol = 'connect' | 'http' | 'socks5'
 export type Connection = {
   readonly host: string
   readonly port: number
+  /** The address that it goes to; before it is made, every checked address that it may go to. */
   readonly address?: string
   readonly protocol: Protocol
   readonly verdict: 'allow' | 'deny'
@@ -26,12 +27,16 @@ export type Connection = {
   readonly at?: number
 }
 
+const MAX_TRIES = 4
+
 /** Tells the owner that a connection has ended. */
 type Report = (view: Connection, connection: EgressConnection) => Promise<void> | void
 
 /** An admitted outgoing connection: counts bytes, ends when idle, and can be cut at any time. */
 export class EgressConnection {
   readonly judged: Judged
+  /** The checked addresses that it may go to, in the order in which they are tried. */
+  readonly candidates: readonly string[]
   readonly protocol: Protocol
   bytesIn = 0
   bytesOut = 0
@@ -59,6 +64,7 @@ export class EgressConnection {
     via?: SocksUpstream,
   ) {
     this.judged = judged
+    this.candidates = judged.addresses.slice(0, MAX_TRIES)
     this.via = via
     this.protocol = protocol
     this.#report = report
@@ -134,16 +140,14 @@ export type DialOptions = {
   readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }
 }
 
-const MAX_TRIES = 4
-
 /** Connects to the first checked address that answers. SECURITY: uses only addresses checked for this connection. */
 export async function dialJudged(
   connection: EgressConnection,
   { connectMs, tls }: DialOptions,
 ): Promise<Upstream> {
-  const { target, addresses } = connection.judged
+  const { target } = connection.judged
   let failure: unknown
-  for (const address of addresses.slice(0, MAX_TRIES)) {
+  for (const address of connection.candidates) {
     const { via } = connection
     const bulk = tls === undefined && via === undefined ? bulkReading() : undefined
     const clock = deadline(connectMs, connection.until)
@@ -210,7 +214,7 @@ export class UpstreamPool {
   take(connection: EgressConnection, scheme: string): Upstream | undefined {
     const waiting = this.#idle.get(keyOf(connection, scheme))
     const found = waiting?.findLastIndex(({ upstream }) =>
-      connection.judged.addresses.some((judged) => isSamePeer(judged, upstream.address)),
+      connection.candidates.some((judged) => isSamePeer(judged, upstream.address)),
     )
     if (waiting === undefined || found === undefined || found < 0) return undefined
     const { upstream, timer } = waiting[found] as IdleUpstream

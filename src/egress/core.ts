@@ -223,7 +223,9 @@ export class Core {
 
   async #askOwner(connection: EgressConnection): Promise<void> {
     const { policy, admit } = this.#parts.hooks
-    const view = connection.view('allow', connection.judged.reason)
+    // In one order: a resolver that rotates its answers names the same destination each time.
+    const address = [...connection.candidates].sort().join(', ')
+    const view = { ...connection.view('allow', connection.judged.reason), address }
     const verdict = await policy?.(view)
     if (verdict?.verdict === 'block') throw new SandboxError('ssrf-blocked', verdict.reason)
     await admit?.(view)

@@ -70,16 +70,16 @@ async function sandboxProxy(
 ): Promise<{ readonly egress: Egress; readonly client: Socket }> {
   const prepared = egressWith({
     trail: { append },
-    allowPrivate: [],
+    allowPrivate: ['127.0.0.1'],
     upstreams: [],
     declared: [],
     vault: new Vault({}),
     env: {},
     systemCertificates: () => '',
     nodePreload: () => undefined,
-  })({ network: { mode: 'fetch', allowHosts: ['a.example'] } })
+  })({ network: { mode: 'fetch', allowHosts: ['a.example', '127.0.0.1'] } })
   const egress = prepared.start(
-    { network: { mode: 'fetch', allowHosts: ['a.example'] } } as unknown as Plan,
+    { network: { mode: 'fetch', allowHosts: ['a.example', '127.0.0.1'] } } as unknown as Plan,
     'sb_1',
   )
   const server = await new Promise<Server>((resolve) => {
@@ -143,4 +143,12 @@ test('a flood of refused requests becomes few records, and each request is count
     details: 'connect to b.example:80 (http): `b.example` is not an allowed host',
     count: (count * 9) / 10 - 8,
   })
+})
+
+test('the record of a connection contains the address that was checked', async () => {
+  const events: Event[] = []
+  const { client } = await sandboxProxy(async (event) => void events.push(event))
+  client.write('CONNECT 127.0.0.1:443 HTTP/1.1\r\n\r\n')
+  while (events.length === 0) await turn()
+  expect(events[0]).toMatchObject({ event: 'Connection', host: '127.0.0.1', address: '127.0.0.1' })
 })

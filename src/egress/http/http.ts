@@ -120,7 +120,8 @@ async function judgeAndSend(
 ): Promise<boolean> {
   const framing = requestFraming(head)
   const { wanted, path, target, scheme } = await addressOf(core, front, head)
-  const headers = core.transforms.apply(target, head.headers)
+  // SECURITY: before ours are added, because the client's `Connection` must not remove those.
+  const headers = core.transforms.apply(target, endToEnd(head.headers, /^(host|content-length)$/i))
   const sent = core.broker?.prepare(target, scheme, { path, headers })
   if (sent instanceof SandboxError) return core.refuse(wanted, sent)
   const connection = await core.enter(
@@ -128,8 +129,7 @@ async function judgeAndSend(
     front.kind === 'origin' ? front.connection : undefined,
   )
   try {
-    const fields = endToEnd(sent?.headers ?? headers, /^(host|content-length)$/i)
-    fields.unshift(['host', authorityOf(target, scheme)])
+    const fields = [['host', authorityOf(target, scheme)] as const, ...(sent?.headers ?? headers)]
     if (framing.kind === 'length') fields.push(['content-length', String(framing.bytes)])
     if (framing.kind === 'chunked') fields.push(['transfer-encoding', 'chunked'])
     fields.push(['connection', 'keep-alive'])
