@@ -242,4 +242,8 @@ export class Core {
   }
 }
 
-const printable = (raw: string): string => raw.slice(0, 256).replace(/[^\x21-\x7e]/g, '?')
+/** PLATFORM: a part of a string keeps the whole string in memory, here the head of a request; so the part is copied. */
+const printable = (raw: string): string =>
+  Buffer.from(raw.slice(0, 256), 'latin1')
+    .toString('latin1')
+    .replace(/[^\x21-\x7e]/g, '?')

@@ -1,4 +1,6 @@
 import { connect, createServer, type Server, type Socket } from 'node:net'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { afterEach, expect, test } from 'vitest'
 import { Vault } from '../host/secrets/vault.ts'
 import type { Event, Pace } from '../model/event.ts'
@@ -151,4 +153,23 @@ test('the record of a connection contains the address that was checked', async (
   client.write('CONNECT 127.0.0.1:443 HTTP/1.1\r\n\r\n')
   while (events.length === 0) await turn()
   expect(events[0]).toMatchObject({ event: 'Connection', host: '127.0.0.1', address: '127.0.0.1' })
+})
+
+test('the latest connections do not keep the heads of their requests in memory', async () => {
+  setFlagsFromString('--expose-gc')
+  const collect: () => void = runInNewContext('gc')
+  const { egress, client } = await sandboxProxy(async () => undefined)
+  const used = (): number => {
+    collect()
+    return process.memoryUsage().heapUsed
+  }
+  const before = used()
+  client.resume()
+  const fill = 'x'.repeat(30_000)
+  for (let i = 0; i < 1000; i++)
+    client.write(`GET http://not_a%host${i}/ HTTP/1.1\r\nHost: b.example\r\nX-Fill: ${fill}\r\n\r\n`)
+  client.end()
+  await new Promise((resolve) => client.on('close', resolve))
+  expect(egress.connections).toHaveLength(1000)
+  expect(used() - before).toBeLessThan(10_000_000)
 })
