@@ -97,6 +97,8 @@ async function serveOne(
       return false
     }
     client.stream.write(refusal(error, undefined, true))
+    // A refusal may wait for nothing, so that one client with many requests would keep the event loop from all others.
+    await new Promise<void>((resolve) => setImmediate(resolve))
     return true
   }
 }

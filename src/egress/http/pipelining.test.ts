@@ -62,6 +62,24 @@ it(
   LONG_MS,
 )
 
+it('other work gets a turn after each refusal', async () => {
+  const count = 2000
+  const { port } = await world.proxy()
+  let turns = 0
+  let isOver = false
+  const next = (): void => {
+    turns++
+    if (!isOver) setImmediate(next)
+  }
+  next()
+  const request = 'GET http://a.invalid/ HTTP/1.1\r\nHost: a.invalid\r\n\r\n'
+  const last = request.replace('\r\n\r\n', '\r\nConnection: close\r\n\r\n')
+  await talk(port, request.repeat(count) + last)
+  isOver = true
+  expect(world.events).toHaveLength(count + 1)
+  expect(turns).toBeGreaterThan(count)
+})
+
 it(
   'small answers of a server wait for a client that does not read',
   async () => {
