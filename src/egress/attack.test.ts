@@ -2,10 +2,11 @@ import { connect } from 'node:net'
 import { Duplex, PassThrough } from 'node:stream'
 import { connect as connectTls } from 'node:tls'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { readHello } from './client-hello.ts'
+import { type Hello, HelloReader } from './client-hello.ts'
 import { EgressProxy } from './proxy.ts'
 import { socksRequest, talk, talking, World } from './testkit/world.ts'
 
+const readHello = (bytes: Buffer): Hello => new HelloReader().read(bytes)
 const full = Boolean(process.env.RINGFENCE_FULL)
 let world: World
 beforeEach(() => {

@@ -14,6 +14,7 @@ export type Protocol = 'connect' | 'http' | 'socks5'
 export type Connection = {
   readonly host: string
   readonly port: number
+  /** The address that it goes to; before it is made, every checked address that it may go to. */
   readonly address?: string
   readonly protocol: Protocol
   readonly verdict: 'allow' | 'deny'
@@ -26,9 +27,16 @@ export type Connection = {
   readonly at?: number
 }
 
+const MAX_TRIES = 4
+
+/** Tells the owner that a connection has ended. */
+type Report = (view: Connection, connection: EgressConnection) => Promise<void> | void
+
 /** An admitted outgoing connection: counts bytes, ends when idle, and can be cut at any time. */
 export class EgressConnection {
   readonly judged: Judged
+  /** The checked addresses that it may go to, in the order in which they are tried. */
+  readonly candidates: readonly string[]
   readonly protocol: Protocol
   bytesIn = 0
   bytesOut = 0
@@ -38,10 +46,12 @@ export class EgressConnection {
   readonly #started = Date.now()
   readonly #idle: NodeJS.Timeout
   readonly #cut = new Cancellation()
-  readonly #report: (view: Connection, connection: EgressConnection) => void
+  readonly #report: Report
   readonly #around: EgressConnection | undefined
   /** The operator's proxy through which it goes. */
   readonly via: SocksUpstream | undefined
+  /** Resolves when the owner knows that the connection has ended; nothing is waited for before. */
+  reported: Promise<void> | void = undefined
   #done = false
 
   /** `around` is the tunnel that contains this connection; traffic here keeps the tunnel open. */
@@ -49,11 +59,12 @@ export class EgressConnection {
     judged: Judged,
     protocol: Protocol,
     idleMs: number,
-    report: (view: Connection, connection: EgressConnection) => void,
+    report: Report,
     around?: EgressConnection,
     via?: SocksUpstream,
   ) {
     this.judged = judged
+    this.candidates = judged.addresses.slice(0, MAX_TRIES)
     this.via = via
     this.protocol = protocol
     this.#report = report
@@ -116,7 +127,7 @@ export class EgressConnection {
   #finish(verdict: 'allow' | 'deny', reason: string): void {
     this.#done = true
     clearTimeout(this.#idle)
-    this.#report(this.view(verdict, reason), this)
+    this.reported = this.#report(this.view(verdict, reason), this)
   }
 }
 
@@ -129,16 +140,14 @@ export type DialOptions = {
   readonly tls?: { readonly host: string; readonly literal: boolean; readonly ca?: string | undefined }
 }
 
-const MAX_TRIES = 4
-
 /** Connects to the first checked address that answers. SECURITY: uses only addresses checked for this connection. */
 export async function dialJudged(
   connection: EgressConnection,
   { connectMs, tls }: DialOptions,
 ): Promise<Upstream> {
-  const { target, addresses } = connection.judged
+  const { target } = connection.judged
   let failure: unknown
-  for (const address of addresses.slice(0, MAX_TRIES)) {
+  for (const address of connection.candidates) {
     const { via } = connection
     const bulk = tls === undefined && via === undefined ? bulkReading() : undefined
     const clock = deadline(connectMs, connection.until)
@@ -205,7 +214,7 @@ export class UpstreamPool {
   take(connection: EgressConnection, scheme: string): Upstream | undefined {
     const waiting = this.#idle.get(keyOf(connection, scheme))
     const found = waiting?.findLastIndex(({ upstream }) =>
-      connection.judged.addresses.some((judged) => isSamePeer(judged, upstream.address)),
+      connection.candidates.some((judged) => isSamePeer(judged, upstream.address)),
     )
     if (waiting === undefined || found === undefined || found < 0) return undefined
     const { upstream, timer } = waiting[found] as IdleUpstream
@@ -221,8 +230,11 @@ export class UpstreamPool {
   give(connection: EgressConnection, scheme: string, upstream: Upstream): void {
     const key = keyOf(connection, scheme)
     const waiting = this.#idle.get(key) ?? []
-    if (waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL || upstream.socket.destroyed) {
-      upstream.socket.destroy()
+    const { socket } = upstream
+    // SECURITY: to a server that answers without reading, one request after the other would wait in one socket.
+    const isUsable = !socket.destroyed && socket.writableLength === 0
+    if (waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL || !isUsable) {
+      socket.destroy()
       return
     }
     this.#idle.set(key, waiting)

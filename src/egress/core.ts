@@ -56,8 +56,11 @@ export type Hooks = {
   readonly unlisted?: ((target: UnlistedTarget) => Promise<void>) | undefined
   /** Runs before the connection is made, for example to write a record; if it rejects, no connection is made. */
   readonly admit?: ((connection: Connection) => Promise<void> | void) | undefined
-  /** Receives every connection: a rejected one at once, others when they end. */
-  readonly onConnection?: ((connection: Connection) => void) | undefined
+  /**
+   * Receives every connection: a rejected one at once, others when they end. The client of a rejected one gets its answer
+   * when this resolves; it must not reject.
+   */
+  readonly onConnection?: ((connection: Connection) => Promise<void> | void) | undefined
   /** Asked before each piece that leaves the sandbox: a no cuts the connection. */
   readonly mayPass?: (() => boolean) | undefined
 }
@@ -152,8 +155,9 @@ export class Core {
         error instanceof SandboxError
           ? error
           : new SandboxError('ssrf-blocked', 'the connection was not admitted')
-      if (connection === undefined) this.refuse(wanted, refused)
-      else connection.cut(refused)
+      if (connection === undefined) return await this.refuse(wanted, refused)
+      connection.cut(refused)
+      await connection.reported
       throw refused
     }
   }
@@ -175,12 +179,14 @@ export class Core {
     return withTarget(this.#policy, parsed.value)
   }
 
-  /** Reports a connection that is not made. */
-  refuse({ raw, kind, protocol }: Wanted, { message }: SandboxError): void {
+  /** Reports a connection that is not made, then throws the reason. */
+  async refuse({ raw, kind, protocol }: Wanted, refused: SandboxError): Promise<never> {
     const parsed = parseTarget(raw, kind)
     const { host, port } = parsed.kind === 'ok' ? parsed.value : { host: printable(raw), port: 0 }
     const nothing = { bytesIn: 0, bytesOut: 0, durationMs: 0 }
-    this.#parts.hooks.onConnection?.({ host, port, protocol, verdict: 'deny', reason: message, ...nothing })
+    const verdict = { verdict: 'deny', reason: refused.message } as const
+    await this.#parts.hooks.onConnection?.({ host, port, protocol, ...verdict, ...nothing })
+    throw refused
   }
 
   /** Whether a TLS client may name this server, for connections to bare addresses. */
@@ -210,14 +216,16 @@ export class Core {
       connection.cut(new SandboxError('wrong-state', 'the proxy is closed'))
   }
 
-  readonly #report = (view: Connection, connection: EgressConnection): void => {
+  readonly #report = (view: Connection, connection: EgressConnection): Promise<void> | void => {
     this.#open.delete(connection)
-    this.#parts.hooks.onConnection?.(view)
+    return this.#parts.hooks.onConnection?.(view)
   }
 
   async #askOwner(connection: EgressConnection): Promise<void> {
     const { policy, admit } = this.#parts.hooks
-    const view = connection.view('allow', connection.judged.reason)
+    // In one order: a resolver that rotates its answers names the same destination each time.
+    const address = [...connection.candidates].sort().join(', ')
+    const view = { ...connection.view('allow', connection.judged.reason), address }
     const verdict = await policy?.(view)
     if (verdict?.verdict === 'block') throw new SandboxError('ssrf-blocked', verdict.reason)
     await admit?.(view)
@@ -234,4 +242,8 @@ export class Core {
   }
 }
 
-const printable = (raw: string): string => raw.slice(0, 256).replace(/[^\x21-\x7e]/g, '?')
+/** PLATFORM: a part of a string keeps the whole string in memory, here the head of a request; so the part is copied. */
+const printable = (raw: string): string =>
+  Buffer.from(raw.slice(0, 256), 'latin1')
+    .toString('latin1')
+    .replace(/[^\x21-\x7e]/g, '?')

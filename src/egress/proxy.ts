@@ -227,6 +227,7 @@ export class EgressProxy {
       await tunnel(this.#core, client, upstream, connection).catch(() => undefined)
     } catch (error) {
       connection?.close(error)
+      await connection?.reported
       if (!client.stream.destroyed) sendAndClose(client, refused(connection?.until.reason ?? error))
     }
   }

@@ -1,7 +1,7 @@
 import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../model/errors.ts'
-import { type Hello, readHello } from './client-hello.ts'
+import { type Hello, HelloReader } from './client-hello.ts'
 import type { EgressConnection, Upstream } from './connection.ts'
 import type { Core } from './core.ts'
 import { GrowingBuffer, type Source, write } from './source.ts'
@@ -92,22 +92,25 @@ export async function judgeFirstFlight(
   client: Source,
   connection: EgressConnection,
 ): Promise<void> {
-  const timer = setTimeout(
-    () => connection.cut(new SandboxError('timeout', 'the client does not begin')),
-    connection.judged.target.port === 443 ? core.limits.headerMs : core.limits.idleMs,
-  )
+  const { headerMs, idleMs } = core.limits
+  const late = (): void => connection.cut(new SandboxError('timeout', 'the client does not begin'))
+  const timers = [setTimeout(late, connection.judged.target.port === 443 ? headerMs : idleMs)]
   const seen = new GrowingBuffer()
+  const reader = new HelloReader()
   try {
     for (;;) {
       const chunk = await client.next()
       if (chunk === undefined) break
-      const hello = readHello(seen.add(chunk))
+      // A client that has begun with TLS must go on.
+      const isFirst = seen.length === 0
+      const hello = reader.read(seen.add(chunk))
+      if (hello.kind === 'more' && isFirst) timers.push(setTimeout(late, headerMs))
       if (hello.kind === 'more') continue
       judgeHello(core, connection, hello)
       break
     }
   } finally {
-    clearTimeout(timer)
+    for (const timer of timers) clearTimeout(timer)
   }
   client.unshift(seen.all())
 }

@@ -49,6 +49,10 @@ export const VIOLATION_TYPE: Readonly<Record<string, string>> = {
   'limit.fuel': 'ResourceExhausted',
 }
 
+/** How many times what a record says has happened: repeated violations share a record, which then has a `count`. */
+export const timesOf = ({ event, count }: Readonly<Record<string, unknown>>): number =>
+  event === 'SandboxViolation' && typeof count === 'number' ? count : 1
+
 /** `soon`: no caller waits for this record, so it may share a disk sync with others. */
 export type Pace = 'now' | 'soon'
 

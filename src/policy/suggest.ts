@@ -1,4 +1,5 @@
 import type { Suggestion } from '../model/api/policy.ts'
+import { timesOf } from '../model/event.ts'
 
 /** Suggestions from approvals and refused connections. Pure: records in, suggestions out; a person decides. */
 type AuditRecord = Readonly<Record<string, unknown>>
@@ -75,22 +76,24 @@ function ruleSuggestion(prefix: readonly string[], answers: readonly Answered[])
 }
 
 function hostSuggestions(records: readonly AuditRecord[]): readonly Suggestion[] {
-  const hosts = new Map<string, number[]>()
-  for (const { event, host, details, seq } of records) {
+  const hosts = new Map<string, { readonly seqs: readonly number[]; readonly times: number }>()
+  for (const record of records) {
+    const { event, host, details, seq } = record
     if (event !== 'SandboxViolation' || typeof host !== 'string') continue
     // SECURITY: only hosts that were just not on the list; private and metadata addresses are never suggested.
     if (!/not (?:on|in|among)|allow/i.test(String(details)) || !/^[a-z0-9.-]+\.[a-z]{2,}$/i.test(host))
       continue
-    hosts.set(host, [...(hosts.get(host) ?? []), Number(seq)])
+    const { seqs, times } = hosts.get(host) ?? { seqs: [], times: 0 }
+    hosts.set(host, { seqs: [...seqs, Number(seq)], times: times + timesOf(record) })
   }
-  return [...hosts].flatMap(([host, seqs]) =>
-    seqs.length < ENOUGH
+  return [...hosts].flatMap(([host, { seqs, times }]) =>
+    times < ENOUGH
       ? []
       : [
           {
             kind: 'host' as const,
             title: `Let sandboxes ask for \`${host}\``,
-            why: `it was refused ${seqs.length} times because it is not allowed`,
+            why: `it was refused ${times} times because it is not allowed`,
             toml: `[network]\nallow_hosts = [${JSON.stringify(host)}]`,
             seqs,
           },

@@ -17,6 +17,7 @@ import { assertDeclaredHost } from '../policy/grants/secret-lending.ts'
 import { type HostVerdict, hostVerdicts } from '../policy/network/host-verdicts.ts'
 import { certificateBundle } from '../policy/network/proxy-environment.ts'
 import type { EgressFacts } from '../policy/plan.ts'
+import { RefusalRecorder } from './refusal-recorder.ts'
 
 /** The network access of a sandbox in network mode `fetch`. */
 export interface Egress {
@@ -94,6 +95,19 @@ class SandboxEgress implements PreparedEgress, Egress {
   readonly #own: Secret[] = []
   readonly connections: Connection[] = []
   readonly #ledger = new ConnectionRecorder()
+  readonly #refusals = new RefusalRecorder((refusal, count, pace) =>
+    this.#parts.trail.append(
+      {
+        event: 'SandboxViolation',
+        ...this.#names,
+        violation_type: 'SsrfBlocked',
+        guarantee: 'net.fetch',
+        ...refusal,
+        ...(count > 1 ? { count } : {}),
+      },
+      pace,
+    ),
+  )
   #names: Pick<Event, 'sandbox_id' | 'agent_id'> = {}
   #asks = false
   onUnlisted: Egress['onUnlisted']
@@ -125,7 +139,7 @@ class SandboxEgress implements PreparedEgress, Egress {
       via: this.#upstream(this.#spec.network?.upstream),
       admit: (connection) => this.#admit(connection),
       mayPass: mayAct,
-      onConnection: (connection) => void this.#note(connection).catch(() => {}),
+      onConnection: (connection) => this.#note(connection),
     })
   }
 
@@ -234,6 +248,7 @@ class SandboxEgress implements PreparedEgress, Egress {
   async close(): Promise<void> {
     await Promise.all(this.#proxies.map((proxy) => proxy.close()))
     for (const value of this.#own) value.dispose()
+    await this.#refusals.flush()
   }
 
   #brokered(text: string): BrokeredSecret {
@@ -256,20 +271,13 @@ class SandboxEgress implements PreparedEgress, Egress {
     )
   }
 
-  async #note(connection: Connection): Promise<void> {
+  #note(connection: Connection): Promise<void> | undefined {
     const { verdict, host, port, protocol, reason } = connection
     this.connections.push({ ...connection, at: Date.now() })
     if (this.connections.length > MAX_CONNECTIONS) this.connections.shift()
-    if (verdict === 'allow') return
-    await this.#parts.trail.append({
-      event: 'SandboxViolation',
-      ...this.#names,
-      violation_type: 'SsrfBlocked',
-      guarantee: 'net.fetch',
-      host,
-      port,
-      details: `connect to ${host}:${port} (${protocol}): ${reason}`,
-    })
+    if (verdict === 'allow') return undefined
+    const details = `connect to ${host}:${port} (${protocol}): ${reason}`
+    return this.#refusals.note({ host, port, details })
   }
 }
 

@@ -1,6 +1,6 @@
 import type { Duplex } from 'node:stream'
 import { SandboxError } from '../../model/errors.ts'
-import { type Source, write } from '../source.ts'
+import { GrowingBuffer, type Source, write } from '../source.ts'
 import type { Framing } from './message.ts'
 
 /** How many bytes of a chunk belong to the body. */
@@ -127,10 +127,13 @@ export function forwardBody(from: Source, to: Duplex, forward: Forward): Promise
     from.flow(
       (chunk, release) => {
         try {
+          // Joined: a body of single-byte chunks would be searched and sent byte by byte.
+          const content = rewrite && new GrowingBuffer()
           const { taken, done: finished } = scanner.scan(
             chunk,
-            rewrite && ((bytes) => sendRewritten(to, rewrite.push(bytes), forward, false)),
+            content && ((bytes) => void content.add(bytes)),
           )
+          if (rewrite && content?.length) sendRewritten(to, rewrite.push(content.all()), forward, false)
           onBytes(taken)
           const rest = taken < chunk.length ? Buffer.from(chunk.subarray(taken)) : undefined
           if (rewrite === undefined) write(from, to, chunk.subarray(0, taken), release)

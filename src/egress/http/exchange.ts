@@ -128,6 +128,9 @@ function sendHead({ socket }: Upstream, connection: EgressConnection, { bytes, s
   socket.write(head, () => secret && head.fill(0))
 }
 
+/** How many interim responses one request may have; a server that sends nothing else would be passed on forever. */
+const MAX_INTERIM = 100
+
 /** The head of the final response; interim responses are forwarded. */
 async function readAnswer(
   core: Core,
@@ -135,7 +138,7 @@ async function readAnswer(
   connection: EgressConnection,
   { source }: Upstream,
 ): Promise<ResponseHead> {
-  for (;;) {
+  for (let interim = 0; interim <= MAX_INTERIM; interim++) {
     const text = await readHead(source, core.limits.headerBytes).catch((error) => {
       throw new SandboxError('fetch-failed', `the answer is not valid: ${(error as Error).message}`)
     })
@@ -146,6 +149,7 @@ async function readAnswer(
     if (head.status >= 200) return head
     if (head.status === 100) client.write('HTTP/1.1 100 Continue\r\n\r\n')
   }
+  throw new SandboxError('fetch-failed', `the answer does not begin after ${MAX_INTERIM} interim answers`)
 }
 
 function parseAnswer(text: string): ResponseHead {

@@ -33,6 +33,7 @@ export type Served = { readonly connect: RequestHead } | undefined
 /** Serves requests until the connection ends or becomes a tunnel. Each request is checked. */
 export async function serveHttp(core: Core, client: Source, front: RequestTarget): Promise<Served> {
   for (let first = true; ; first = false) {
+    if (client.stream.writableNeedDrain) await untilTaken(client, core.limits.idleMs)
     const head = await nextRequest(core, client, first)
     if (head === undefined) return undefined
     if (front.kind === 'proxy' && !hasCredentials(head.headers, front.credentials)) {
@@ -42,6 +43,22 @@ export async function serveHttp(core: Core, client: Source, front: RequestTarget
     if (head.method === 'CONNECT' && front.kind === 'proxy') return { connect: head }
     if (!(await serveOne(core, client, front, head))) return undefined
   }
+}
+
+/**
+ * Waits until the client has taken everything that was written to it. SECURITY: without this, the answers to a client
+ * that sends requests and does not read would be kept without limit.
+ */
+async function untilTaken({ stream }: Source, ms: number): Promise<void> {
+  const timer = setTimeout(() => stream.destroy(), ms)
+  await new Promise<void>((resolve) => {
+    const done = (): void => {
+      stream.off('drain', done).off('close', done)
+      resolve()
+    }
+    stream.on('drain', done).on('close', done)
+  })
+  clearTimeout(timer)
 }
 
 async function nextRequest(core: Core, client: Source, first: boolean): Promise<RequestHead | undefined> {
@@ -80,6 +97,8 @@ async function serveOne(
       return false
     }
     client.stream.write(refusal(error, undefined, true))
+    // A refusal may wait for nothing, so that one client with many requests would keep the event loop from all others.
+    await new Promise<void>((resolve) => setImmediate(resolve))
     return true
   }
 }
@@ -102,20 +121,17 @@ async function judgeAndSend(
   progress: Progress,
 ): Promise<boolean> {
   const framing = requestFraming(head)
-  const { wanted, path, target, scheme } = addressOf(core, front, head)
-  const headers = core.transforms.apply(target, head.headers)
+  const { wanted, path, target, scheme } = await addressOf(core, front, head)
+  // SECURITY: before ours are added, because the client's `Connection` must not remove those.
+  const headers = core.transforms.apply(target, endToEnd(head.headers, /^(host|content-length)$/i))
   const sent = core.broker?.prepare(target, scheme, { path, headers })
-  if (sent instanceof SandboxError) {
-    core.refuse(wanted, sent)
-    throw sent
-  }
+  if (sent instanceof SandboxError) return core.refuse(wanted, sent)
   const connection = await core.enter(
     { ...wanted, client: client.stream },
     front.kind === 'origin' ? front.connection : undefined,
   )
   try {
-    const fields = endToEnd(sent?.headers ?? headers, /^(host|content-length)$/i)
-    fields.unshift(['host', authorityOf(target, scheme)])
+    const fields = [['host', authorityOf(target, scheme)] as const, ...(sent?.headers ?? headers)]
     if (framing.kind === 'length') fields.push(['content-length', String(framing.bytes)])
     if (framing.kind === 'chunked') fields.push(['transfer-encoding', 'chunked'])
     fields.push(['connection', 'keep-alive'])
@@ -128,6 +144,7 @@ async function judgeAndSend(
     return keep
   } catch (error) {
     connection.close(error)
+    await connection.reported
     throw error
   }
 }
@@ -143,7 +160,7 @@ type Addressed = {
 const invalid = (why: string): SandboxError => new SandboxError('invalid-input', why)
 
 /** The destination of a request. SECURITY: target, `Host` and tunnel must agree. */
-function addressOf(core: Core, front: RequestTarget, head: RequestHead): Addressed {
+async function addressOf(core: Core, front: RequestTarget, head: RequestHead): Promise<Addressed> {
   if (head.method === 'CONNECT' || head.method === 'TRACE')
     throw new SandboxError('unsupported', `${head.method} is not passed on`)
   if (valuesOf(head.headers, 'upgrade').length > 0)
@@ -159,20 +176,16 @@ function addressOf(core: Core, front: RequestTarget, head: RequestHead): Address
     protocol: front.kind === 'proxy' ? 'http' : front.connection.protocol,
   }
   const parsed = parseTarget(raw, 'url')
-  if (parsed.kind === 'blocked') {
-    const error = new SandboxError('ssrf-blocked', parsed.reason)
-    core.refuse(wanted, error)
-    throw error
-  }
+  if (parsed.kind === 'blocked') return core.refuse(wanted, new SandboxError('ssrf-blocked', parsed.reason))
   const hosts = valuesOf(head.headers, 'host')
   const named = hosts.length === 1 ? parseTarget(`${scheme}://${hosts[0]}/`, 'url') : undefined
   const agrees =
     named?.kind === 'ok' && named.value.host === parsed.value.host && named.value.port === parsed.value.port
-  if (!agrees && !(hosts.length === 0 && head.version === '1.0')) {
-    const error = new SandboxError('ssrf-blocked', 'the Host header names another host than the request')
-    core.refuse(wanted, error)
-    throw error
-  }
+  if (!agrees && !(hosts.length === 0 && head.version === '1.0'))
+    return core.refuse(
+      wanted,
+      new SandboxError('ssrf-blocked', 'the Host header names another host than the request'),
+    )
   return { wanted, target: parsed.value, scheme, path }
 }
 

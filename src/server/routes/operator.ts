@@ -6,6 +6,7 @@ import {
   tenantPage,
   trafficShape,
 } from '../../model/api/operator.ts'
+import { timesOf } from '../../model/event.ts'
 import type { Route } from '../route.ts'
 import { reply, route } from '../route.ts'
 import { tenantOf } from '../views.ts'
@@ -34,7 +35,7 @@ function trafficOf(records: readonly TrailRecord[]): Traffic {
     hosts.set(record.host, {
       host: record.host,
       allowed: (before?.allowed ?? 0) + (blocked ? 0 : 1),
-      blocked: (before?.blocked ?? 0) + (blocked ? 1 : 0),
+      blocked: (before?.blocked ?? 0) + (blocked ? timesOf(record) : 0),
       sandboxes: ids.size,
       last_at: before?.last_at ?? record.time,
       reason: before?.reason ?? (blocked ? reasonOf(record) : null),

@@ -1,4 +1,5 @@
 import type { StoreTrail } from '../../audit/store-trail.ts'
+import { timesOf } from '../../model/event.ts'
 import type { Row, Store, Tx, Value } from '../../store/sql.ts'
 import type { Metrics } from './metrics.ts'
 import type { Post } from './webhooks.ts'
@@ -59,10 +60,10 @@ export function countRecords(metrics: Metrics, trail: Pick<StoreTrail, 'onCommit
       metrics.count('ringfence_audit_records_total', 'Records of the audit log by event.', { event })
       const counter = COUNTED[event]
       if (!counter) continue
-      const value = (JSON.parse(line) as Record<string, unknown>)[counter.field]
-      metrics.count(counter.name, counter.help, {
-        [counter.label]: typeof value === 'string' ? value : 'none',
-      })
+      const record = JSON.parse(line) as Record<string, unknown>
+      const value = record[counter.field]
+      const labels = { [counter.label]: typeof value === 'string' ? value : 'none' }
+      metrics.count(counter.name, counter.help, labels, timesOf(record))
     }
   })
 }

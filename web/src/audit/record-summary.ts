@@ -17,7 +17,7 @@ const SUMMARIES: Readonly<Partial<Record<string, (record: TrailRecord) => string
     `Sandbox is ${field(record, 'state')}${suffix(record, 'backend', ' on ')}${suffix(record, 'reason', ': ')}`,
   Exec: execSummary,
   SandboxViolation: (record) =>
-    `${field(record, 'guarantee') || field(record, 'violation_type')}: ${field(record, 'details')}`,
+    `${field(record, 'guarantee') || field(record, 'violation_type')}: ${field(record, 'details')}${record.count === undefined ? '' : ` (${field(record, 'count')} times)`}`,
   Connection: (record) =>
     `Connection to ${field(record, 'host')}:${field(record, 'port')}${suffix(record, 'address', ' at ')}`,
   Approval: (record) =>
