@@ -27,7 +27,10 @@ export type EgressProxyOptions = Hooks & {
   /** Private addresses, ranges or names that are allowed. Metadata services never are. */
   readonly allowPrivate?: readonly string[]
   readonly resolve?: Resolve
+  /** All secrets of the sandbox: responses of their hosts are searched for each of them. */
   readonly secrets?: readonly BrokeredSecret[]
+  /** Those of `secrets` that these clients may use; absent: all. */
+  readonly usable?: readonly BrokeredSecret[]
   /** Headers to set in requests to a host. Their TLS ends in the proxy. */
   readonly transforms?: readonly HeaderTransform[]
   /** Credentials that every client must send; needed if other programs can reach the proxy. */
@@ -78,7 +81,7 @@ export class EgressProxy {
         onConnection: options.onConnection,
         mayPass: options.mayPass,
       },
-      broker: secrets.length > 0 ? new Broker(secrets) : undefined,
+      broker: secrets.length > 0 ? new Broker(secrets, options.usable) : undefined,
       transforms,
       upstreamCa: options.upstreamCa,
       via: options.via,

@@ -79,7 +79,7 @@ const SECRET_NAME = /\$\{e2b\.(?:secrets|identity\.tokens)\.([^}]*)\}/g
 const MAX_CONNECTIONS = 1000
 
 /** The proxy of isolated commands with these secrets. */
-type RestrictedProxy = { readonly proxy: EgressProxy; readonly secrets: readonly BrokeredSecret[] }
+type RestrictedProxy = { readonly proxy: EgressProxy; readonly usable: readonly BrokeredSecret[] }
 
 class SandboxEgress implements PreparedEgress, Egress {
   readonly facts: EgressFacts
@@ -113,15 +113,16 @@ class SandboxEgress implements PreparedEgress, Egress {
     }
   }
 
-  #proxyWith(secrets: readonly BrokeredSecret[], authority?: EgressProxy['authority']): EgressProxy {
+  #proxyWith(usable: readonly BrokeredSecret[], authority?: EgressProxy['authority']): EgressProxy {
     const { allowPrivate, mayAct } = this.#parts
     return new EgressProxy({
       allowHosts: this.#hosts,
       allowPrivate,
-      secrets,
+      secrets: this.#secrets,
+      usable,
       authority,
       unlisted: (target) => this.#unlisted(target),
-      transforms: this.#transforms(this.#spec, secrets),
+      transforms: this.#transforms(this.#spec, usable),
       via: this.#upstream(this.#spec.network?.upstream),
       admit: (connection) => this.#admit(connection),
       mayPass: mayAct,
@@ -129,14 +130,14 @@ class SandboxEgress implements PreparedEgress, Egress {
     })
   }
 
-  /** SECURITY: the proxy of a command without a secret does not know the secret, so no request of it can use it. */
+  /** SECURITY: no request of a command without a secret can use it, and what its host returns is searched for it all the same. */
   #proxyFor(names: readonly string[]): EgressProxy {
     const key = [...new Set(names)].sort().join(' ')
     const found = this.#restricted.get(key)
     if (found) return found.proxy
     const granted = this.#secrets.filter(({ grant }) => names.includes(grant.name))
     const proxy = this.#proxyWith(granted, this.#proxy.authority)
-    this.#restricted.set(key, { proxy, secrets: granted })
+    this.#restricted.set(key, { proxy, usable: granted })
     return proxy
   }
 
@@ -200,8 +201,8 @@ class SandboxEgress implements PreparedEgress, Egress {
     const changed = { ...this.#spec, network: { ...this.#spec.network, headers } }
     this.#proxy.setTransforms(this.#transforms(changed, this.#secrets))
     this.#spec = changed
-    for (const { proxy, secrets } of this.#restricted.values())
-      proxy.setTransforms(this.#transforms(changed, secrets))
+    for (const { proxy, usable } of this.#restricted.values())
+      proxy.setTransforms(this.#transforms(changed, usable))
   }
 
   /** The headers of a spec, in which the name of a secret is replaced by its placeholder, and that later by its value. */

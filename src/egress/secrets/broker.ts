@@ -50,9 +50,15 @@ const BASIC = /^basic +([A-Za-z0-9+/=]+)$/i
 /** Inserts values into requests to their own host, and removes them from responses. */
 export class Broker {
   readonly #secrets: readonly BrokeredSecret[]
+  readonly #usable: readonly BrokeredSecret[]
 
-  constructor(secrets: readonly BrokeredSecret[]) {
+  /**
+   * SECURITY: `secrets` are all secrets of the sandbox, also where only `usable` may be inserted: a host returns to one
+   * command what another command sent to it.
+   */
+  constructor(secrets: readonly BrokeredSecret[], usable = secrets) {
     this.#secrets = secrets
+    this.#usable = usable
   }
 
   /** Whether the proxy terminates TLS to this host to insert a value. */
@@ -77,14 +83,8 @@ export class Broker {
     // After a secret is withdrawn TLS is still terminated here: a request with its placeholder gets an error.
     const bound = this.#bound(target, scheme).filter(({ value }) => !value.disposed)
     for (const secret of carried) {
-      if (bound.includes(secret)) continue
-      if (secret.value.disposed)
-        return new SandboxError('capability-denied', `the secret \`${secret.grant.name}\` was taken back`)
-      const where = otherHost(secret.grant, target, scheme)
-      return new SandboxError(
-        'capability-denied',
-        `the placeholder of \`${secret.grant.name}\` is sent ${where}`,
-      )
+      if (bound.includes(secret) && this.#usable.includes(secret)) continue
+      return new SandboxError('capability-denied', this.#whyNot(secret, target, scheme))
     }
     const returning = this.#secrets.filter(
       ({ grant, value }) => grant.host === target.host && !value.disposed,
@@ -96,6 +96,13 @@ export class Broker {
     return carried.length === 0
       ? { headers: asked, scrub }
       : { headers: asked, scrub, fill: (head) => fill(head, carried) }
+  }
+
+  #whyNot(secret: BrokeredSecret, target: Target, scheme: 'http' | 'https'): string {
+    const { grant, value } = secret
+    if (!this.#usable.includes(secret)) return `the secret \`${grant.name}\` was not given to this command`
+    if (value.disposed) return `the secret \`${grant.name}\` was taken back`
+    return `the placeholder of \`${grant.name}\` is sent ${otherHost(grant, target, scheme)}`
   }
 
   #bound(target: Target, scheme: 'http' | 'https'): readonly BrokeredSecret[] {
