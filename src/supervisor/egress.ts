@@ -234,6 +234,7 @@ class SandboxEgress implements PreparedEgress, Egress {
 
   async close(): Promise<void> {
     await Promise.all(this.#proxies.map((proxy) => proxy.close()))
+    for (const { sought } of this.#secrets) sought.wipe()
     for (const value of this.#own) value.dispose()
   }
 

@@ -3,33 +3,35 @@ import type { Secret } from '../../host/secrets/secret.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { SecretGrant } from '../../policy/grants/secret-grant.ts'
 import type { Target } from '../../policy/network/network.ts'
-import type { Rewrite } from '../http/body.ts'
 import type { Scrub } from '../http/exchange.ts'
 import type { Headers } from '../http/message.ts'
-import { needlesOf, percentEncoded, Scrubber, scrubName } from './scrub.ts'
+import { isUsable, SoughtValue } from './forms.ts'
+import { Search } from './scrub.ts'
+import { percentEncoded } from './spellings.ts'
 
 /** A secret in the proxy; the sandbox has only the placeholder. */
 export type BrokeredSecret = {
   readonly grant: Pick<SecretGrant, 'name' | 'host' | 'port' | 'scheme'>
   readonly placeholder: string
   readonly value: Secret
+  /** What responses of the host are searched for. */
+  readonly sought: SoughtValue
 }
 
 /** An unguessable placeholder for a secret. */
 const makePlaceholder = (): string => `rfs_${randomBytes(24).toString('hex')}`
 
-const MIN_BYTES = 8
-
 /** Binds a value to its host and creates a placeholder. A value that is not valid in a header is rejected. */
 export function brokerSecret(grant: BrokeredSecret['grant'], value: Secret): BrokeredSecret {
   value.use((bytes) => assertUsable(grant.name, bytes))
-  return { grant, value, placeholder: makePlaceholder() }
+  const placeholder = makePlaceholder()
+  return { grant, value, placeholder, sought: new SoughtValue(value, placeholder) }
 }
 
 function assertUsable(name: string, bytes: Buffer): void {
-  if (bytes.length >= MIN_BYTES && bytes.every((byte) => byte >= 0x20 && byte !== 0x7f)) return
+  if (isUsable(bytes)) return
   throw new SandboxError('invalid-config', `the value of \`${name}\` cannot be brokered`, {
-    hint: `it must have at least ${MIN_BYTES} bytes and no line breaks or control characters`,
+    hint: `it must have at least 8 bytes and no line breaks or control characters`,
   })
 }
 
@@ -51,6 +53,7 @@ const BASIC = /^basic +([A-Za-z0-9+/=]+)$/i
 export class Broker {
   readonly #secrets: readonly BrokeredSecret[]
   readonly #usable: readonly BrokeredSecret[]
+  readonly #searches = new Map<string, Search>()
 
   /**
    * SECURITY: `secrets` are all secrets of the sandbox, also where only `usable` may be inserted: a host returns to one
@@ -86,16 +89,23 @@ export class Broker {
       if (bound.includes(secret) && this.#usable.includes(secret)) continue
       return new SandboxError('capability-denied', this.#whyNot(secret, target, scheme))
     }
-    const returning = this.#secrets.filter(
-      ({ grant, value }) => grant.host === target.host && !value.disposed,
-    )
-    if (returning.length === 0) return undefined
+    if (!this.guards(target.host)) return undefined
     const headers = message.headers.filter(([name]) => !HIDING.test(name))
-    const scrub = scrubOf(returning)
+    const scrub = this.#searchFor(target.host)
     const asked: Headers = [...headers, ['accept-encoding', 'identity']]
     return carried.length === 0
       ? { headers: asked, scrub }
       : { headers: asked, scrub, fill: (head) => fill(head, carried) }
+  }
+
+  #searchFor(host: string): Search {
+    const known = this.#searches.get(host)
+    if (known !== undefined) return known
+    const search = new Search(
+      this.#secrets.filter(({ grant }) => grant.host === host).map(({ sought }) => sought),
+    )
+    this.#searches.set(host, search)
+    return search
   }
 
   #whyNot(secret: BrokeredSecret, target: Target, scheme: 'http' | 'https'): string {
@@ -187,18 +197,10 @@ function replaced(
 }
 
 // Checked at each use, because a value can be replaced while the sandbox runs.
-const encodedValue = ({ grant, value }: BrokeredSecret, encode: (bytes: Buffer) => Buffer): Buffer =>
-  value.use((bytes) => {
+function encodedValue({ grant, value, sought }: BrokeredSecret, encode: (bytes: Buffer) => Buffer): Buffer {
+  sought.refresh()
+  return value.use((bytes) => {
     assertUsable(grant.name, bytes)
     return encode(bytes)
   })
-
-function scrubOf(bound: readonly BrokeredSecret[]): Scrub {
-  const needles = () => bound.flatMap(({ value, placeholder }) => needlesOf(value, placeholder))
-  const once = (text: string): string => {
-    const rewrite: Rewrite = new Scrubber(needles())
-    const bytes = Buffer.concat([rewrite.push(Buffer.from(text, 'latin1')), rewrite.end()])
-    return bytes.toString('latin1')
-  }
-  return { text: once, name: (name) => scrubName(needles(), name), body: () => new Scrubber(needles()) }
 }
