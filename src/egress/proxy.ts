@@ -222,8 +222,8 @@ export class EgressProxy {
       connection = await this.#core.enter({ raw, kind: 'proxy-target', protocol, client: client.stream })
       const { target } = connection.judged
       if (this.#core.broker?.terminates(target)) return await this.#terminate(client, connection, connected)
-      if (this.#core.broker?.guards(target.host)) return await this.#intercept(client, connection, connected)
-      if (this.#core.transforms.applies(target)) return await this.#intercept(client, connection, connected)
+      if (connection.secretHosts.length > 0 || this.#core.transforms.applies(target))
+        return await this.#intercept(client, connection, connected)
       if (target.port === 80 && !target.literal) return await this.#readAsHttp(client, connection, connected)
       const upstream = await dialJudged(connection, { connectMs: this.#core.limits.connectMs })
       client.stream.write(connected)
@@ -241,8 +241,8 @@ export class EgressProxy {
   }
 
   /**
-   * SECURITY: another port of a host with a secret, or a host whose requests are changed. All traffic is parsed as HTTP, with or without TLS, so that the
-   * value is not returned there; other protocols are rejected.
+   * SECURITY: another port or another name of a host with a secret, or a host whose requests are changed. All traffic is
+   * parsed as HTTP, with or without TLS, so that the value is not returned there; other protocols are rejected.
    */
   async #intercept(client: Source, connection: EgressConnection, connected: Buffer): Promise<void> {
     client.stream.write(connected)

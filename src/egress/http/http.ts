@@ -104,16 +104,17 @@ async function judgeAndSend(
   const framing = requestFraming(head)
   const { wanted, path, target, scheme } = addressOf(core, front, head)
   const headers = core.transforms.apply(target, head.headers)
-  const sent = core.broker?.prepare(target, scheme, { path, headers })
-  if (sent instanceof SandboxError) {
-    core.refuse(wanted, sent)
-    throw sent
+  const refused = core.broker?.refusal(target, scheme, { path, headers })
+  if (refused !== undefined) {
+    core.refuse(wanted, refused)
+    throw refused
   }
   const connection = await core.enter(
     { ...wanted, client: client.stream },
     front.kind === 'origin' ? front.connection : undefined,
   )
   try {
+    const sent = core.broker?.prepare({ path, headers }, connection.secretHosts)
     const fields = endToEnd(sent?.headers ?? headers, /^(host|content-length)$/i)
     fields.unshift(['host', authorityOf(target, scheme)])
     if (framing.kind === 'length') fields.push(['content-length', String(framing.bytes)])

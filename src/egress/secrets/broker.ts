@@ -5,7 +5,10 @@ import type { SecretGrant } from '../../policy/grants/secret-grant.ts'
 import type { Target } from '../../policy/network/network.ts'
 import type { Scrub } from '../http/exchange.ts'
 import type { Headers } from '../http/message.ts'
+import type { Resolve } from '../upstream/dial.ts'
+import type { Judged } from '../upstream/resolve.ts'
 import { isUsable, SoughtValue } from './forms.ts'
+import { Peers } from './peers.ts'
 import { Search } from './scrub.ts'
 import { percentEncoded } from './spellings.ts'
 
@@ -16,6 +19,8 @@ export type BrokeredSecret = {
   readonly value: Secret
   /** What responses of the host are searched for. */
   readonly sought: SoughtValue
+  /** Where its host was found. */
+  readonly peers: Peers
 }
 
 /** An unguessable placeholder for a secret. */
@@ -25,7 +30,13 @@ const makePlaceholder = (): string => `rfs_${randomBytes(24).toString('hex')}`
 export function brokerSecret(grant: BrokeredSecret['grant'], value: Secret): BrokeredSecret {
   value.use((bytes) => assertUsable(grant.name, bytes))
   const placeholder = makePlaceholder()
-  return { grant, value, placeholder, sought: new SoughtValue(value, placeholder) }
+  return {
+    grant,
+    value,
+    placeholder,
+    sought: new SoughtValue(value, placeholder),
+    peers: new Peers(grant.host),
+  }
 }
 
 function assertUsable(name: string, bytes: Buffer): void {
@@ -69,42 +80,61 @@ export class Broker {
     return this.#bound(target, 'https').length > 0
   }
 
-  /**
-   * SECURITY: a host that received a value may return it on any port; so all of its responses are parsed, and responses
-   * that cannot be parsed are blocked.
-   */
+  /** Whether this host has a secret. */
   guards(host: string): boolean {
     return this.#secrets.some(({ grant }) => grant.host === host)
   }
 
   /**
-   * The request to send; `undefined` if no secret is involved. SECURITY: a placeholder sent to another host is an
-   * attempt to leak a value, or a mistake that looks like one; both are rejected.
+   * The hosts with a secret that a connection leads to, also under another name or another port: all of its responses are
+   * parsed, and responses that cannot be parsed are blocked.
    */
-  prepare(target: Target, scheme: 'http' | 'https', message: Message): Prepared | SandboxError | undefined {
-    const carried = this.#secrets.filter(({ placeholder }) => carries(message, placeholder))
+  async hostsAt(judged: Judged, resolve: Resolve): Promise<readonly string[]> {
+    const met = await Promise.all(
+      this.#secrets.map(async ({ grant, peers }) =>
+        (await peers.include(judged, resolve)) ? [grant.host] : [],
+      ),
+    )
+    return [...new Set(met.flat())].sort()
+  }
+
+  /**
+   * Why a request is not sent. SECURITY: a placeholder sent to another host is an attempt to leak a value, or a mistake that
+   * looks like one; both are rejected.
+   */
+  refusal(target: Target, scheme: 'http' | 'https', message: Message): SandboxError | undefined {
     // After a secret is withdrawn TLS is still terminated here: a request with its placeholder gets an error.
     const bound = this.#bound(target, scheme).filter(({ value }) => !value.disposed)
-    for (const secret of carried) {
-      if (bound.includes(secret) && this.#usable.includes(secret)) continue
-      return new SandboxError('capability-denied', this.#whyNot(secret, target, scheme))
-    }
-    if (!this.guards(target.host)) return undefined
+    const wrong = this.#carriedBy(message).find(
+      (secret) => !bound.includes(secret) || !this.#usable.includes(secret),
+    )
+    return wrong && new SandboxError('capability-denied', this.#whyNot(wrong, target, scheme))
+  }
+
+  /** The request to send to the peer of these hosts; `undefined` if no secret is involved. */
+  prepare(message: Message, hosts: readonly string[]): Prepared | undefined {
+    if (hosts.length === 0) return undefined
+    const carried = this.#carriedBy(message)
     const headers = message.headers.filter(([name]) => !HIDING.test(name))
-    const scrub = this.#searchFor(target.host)
+    const scrub = this.#searchFor(hosts)
     const asked: Headers = [...headers, ['accept-encoding', 'identity']]
     return carried.length === 0
       ? { headers: asked, scrub }
       : { headers: asked, scrub, fill: (head) => fill(head, carried) }
   }
 
-  #searchFor(host: string): Search {
-    const known = this.#searches.get(host)
+  #carriedBy(message: Message): readonly BrokeredSecret[] {
+    return this.#secrets.filter(({ placeholder }) => carries(message, placeholder))
+  }
+
+  #searchFor(hosts: readonly string[]): Search {
+    const key = hosts.join(' ')
+    const known = this.#searches.get(key)
     if (known !== undefined) return known
     const search = new Search(
-      this.#secrets.filter(({ grant }) => grant.host === host).map(({ sought }) => sought),
+      this.#secrets.filter(({ grant }) => hosts.includes(grant.host)).map(({ sought }) => sought),
     )
-    this.#searches.set(host, search)
+    this.#searches.set(key, search)
     return search
   }
 
