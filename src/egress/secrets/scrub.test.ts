@@ -75,6 +75,26 @@ describe('a value is found', () => {
     expect(through(scrubberFor(VALUE), bytesOf(said)), 'byte by byte').toBe(whole)
   })
 
+  it('in any mixture of spellings, split anywhere', () => {
+    const spellings: readonly ((char: string, code: number) => string)[] = [
+      (char) => char,
+      (_, code) => `%${hexOf(code, 2)}`,
+      (_, code) => `\\u${hexOf(code, 4)}`,
+      (_, code) => `&#${code};`,
+    ]
+    const random = randomBytes(200 * VALUE.length * 2)
+    let at = 0
+    for (let round = 0; round < 200; round++) {
+      const text = each(VALUE, (char, code) => {
+        const spelling = spellings[(random[at++] as number) % spellings.length]
+        return spelling?.(char, code) ?? char
+      })
+      const split = (random[at++] as number) % text.length
+      const pieces = [text.slice(0, split), text.slice(split)].map((piece) => Buffer.from(piece))
+      expect(through(scrubberFor(VALUE), pieces), text).toBe('rfs_x')
+    }
+  })
+
   it('with letters that are not ASCII, also if the server takes them for latin1', () => {
     const value = 'pässwörd-🎉-long'
     const mojibake = Buffer.from(Buffer.from(value).toString('latin1')).toString()

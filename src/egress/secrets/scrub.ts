@@ -17,10 +17,11 @@ class Attempt {
     this.#pattern = pattern
   }
 
-  /** Reads on in `bytes`, which begin with the start. True if more bytes could make a value, or a longer one. */
-  goesOn(bytes: Buffer): boolean {
-    while (this.#read < bytes.length) {
-      const { readings, complete } = this.#pattern.step(this.#readings, bytes[this.#read++] as number)
+  /** Reads on in `bytes`, where the form may begin at `start`. True if more bytes could make a value, or a longer one. */
+  goesOn(bytes: Buffer, start: number): boolean {
+    while (start + this.#read < bytes.length) {
+      const byte = bytes[start + this.#read++] as number
+      const { readings, complete } = this.#pattern.step(this.#readings, byte)
       if (complete) this.found = { end: this.#read, instead: complete.instead }
       if (readings.length === 0) return false
       this.#readings = readings
@@ -64,7 +65,7 @@ export class Scrubber implements Rewrite {
     let [sent, at] = [0, attempt === undefined ? pattern.candidate(all, 0) : 0]
     for (; at < all.length; at = pattern.candidate(all, at)) {
       attempt ??= new Attempt(pattern)
-      if (attempt.goesOn(all.subarray(at)) && !ended) break
+      if (attempt.goesOn(all, at) && !ended) break
       const { found } = attempt
       attempt = undefined
       if (found !== undefined) out.push(all.subarray(sent, at), found.instead)
