@@ -41,6 +41,8 @@ export class EgressConnection {
   bytesIn = 0
   bytesOut = 0
   address: string | undefined
+  /** The hosts with a secret that it leads to, under whatever name. */
+  secretHosts: readonly string[] = []
   /** Whether bytes may leave the sandbox now; absent: always. */
   mayPass: (() => boolean) | undefined
   readonly #started = Date.now()

@@ -144,6 +144,7 @@ export class Core {
         around,
         this.#parts.via,
       )
+      if (this.broker) connection.secretHosts = await this.broker.hostsAt(judged, resolve)
       connection.mayPass = this.#parts.hooks.mayPass
       this.#open.add(connection)
       await this.#askOwner(connection)

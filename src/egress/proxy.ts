@@ -27,7 +27,10 @@ export type EgressProxyOptions = Hooks & {
   /** Private addresses, ranges or names that are allowed. Metadata services never are. */
   readonly allowPrivate?: readonly string[]
   readonly resolve?: Resolve
+  /** All secrets of the sandbox: responses of their hosts are searched for each of them. */
   readonly secrets?: readonly BrokeredSecret[]
+  /** Those of `secrets` that these clients may use; absent: all. */
+  readonly usable?: readonly BrokeredSecret[]
   /** Headers to set in requests to a host. Their TLS ends in the proxy. */
   readonly transforms?: readonly HeaderTransform[]
   /** Credentials that every client must send; needed if other programs can reach the proxy. */
@@ -78,7 +81,7 @@ export class EgressProxy {
         onConnection: options.onConnection,
         mayPass: options.mayPass,
       },
-      broker: secrets.length > 0 ? new Broker(secrets) : undefined,
+      broker: secrets.length > 0 ? new Broker(secrets, options.usable) : undefined,
       transforms,
       upstreamCa: options.upstreamCa,
       via: options.via,
@@ -219,8 +222,8 @@ export class EgressProxy {
       connection = await this.#core.enter({ raw, kind: 'proxy-target', protocol, client: client.stream })
       const { target } = connection.judged
       if (this.#core.broker?.terminates(target)) return await this.#terminate(client, connection, connected)
-      if (this.#core.broker?.guards(target.host)) return await this.#intercept(client, connection, connected)
-      if (this.#core.transforms.applies(target)) return await this.#intercept(client, connection, connected)
+      if (connection.secretHosts.length > 0 || this.#core.transforms.applies(target))
+        return await this.#intercept(client, connection, connected)
       if (target.port === 80 && !target.literal) return await this.#readAsHttp(client, connection, connected)
       const upstream = await dialJudged(connection, { connectMs: this.#core.limits.connectMs })
       client.stream.write(connected)
@@ -239,8 +242,8 @@ export class EgressProxy {
   }
 
   /**
-   * SECURITY: another port of a host with a secret, or a host whose requests are changed. All traffic is parsed as HTTP, with or without TLS, so that the
-   * value is not returned there; other protocols are rejected.
+   * SECURITY: another port or another name of a host with a secret, or a host whose requests are changed. All traffic is
+   * parsed as HTTP, with or without TLS, so that the value is not returned there; other protocols are rejected.
    */
   async #intercept(client: Source, connection: EgressConnection, connected: Buffer): Promise<void> {
     client.stream.write(connected)

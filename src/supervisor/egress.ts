@@ -80,7 +80,7 @@ const SECRET_NAME = /\$\{e2b\.(?:secrets|identity\.tokens)\.([^}]*)\}/g
 const MAX_CONNECTIONS = 1000
 
 /** The proxy of isolated commands with these secrets. */
-type RestrictedProxy = { readonly proxy: EgressProxy; readonly secrets: readonly BrokeredSecret[] }
+type RestrictedProxy = { readonly proxy: EgressProxy; readonly usable: readonly BrokeredSecret[] }
 
 class SandboxEgress implements PreparedEgress, Egress {
   readonly facts: EgressFacts
@@ -127,15 +127,16 @@ class SandboxEgress implements PreparedEgress, Egress {
     }
   }
 
-  #proxyWith(secrets: readonly BrokeredSecret[], authority?: EgressProxy['authority']): EgressProxy {
+  #proxyWith(usable: readonly BrokeredSecret[], authority?: EgressProxy['authority']): EgressProxy {
     const { allowPrivate, mayAct } = this.#parts
     return new EgressProxy({
       allowHosts: this.#hosts,
       allowPrivate,
-      secrets,
+      secrets: this.#secrets,
+      usable,
       authority,
       unlisted: (target) => this.#unlisted(target),
-      transforms: this.#transforms(this.#spec, secrets),
+      transforms: this.#transforms(this.#spec, usable),
       via: this.#upstream(this.#spec.network?.upstream),
       admit: (connection) => this.#admit(connection),
       mayPass: mayAct,
@@ -143,14 +144,14 @@ class SandboxEgress implements PreparedEgress, Egress {
     })
   }
 
-  /** SECURITY: the proxy of a command without a secret does not know the secret, so no request of it can use it. */
+  /** SECURITY: no request of a command without a secret can use it, and what its host returns is searched for it all the same. */
   #proxyFor(names: readonly string[]): EgressProxy {
     const key = [...new Set(names)].sort().join(' ')
     const found = this.#restricted.get(key)
     if (found) return found.proxy
     const granted = this.#secrets.filter(({ grant }) => names.includes(grant.name))
     const proxy = this.#proxyWith(granted, this.#proxy.authority)
-    this.#restricted.set(key, { proxy, secrets: granted })
+    this.#restricted.set(key, { proxy, usable: granted })
     return proxy
   }
 
@@ -214,8 +215,8 @@ class SandboxEgress implements PreparedEgress, Egress {
     const changed = { ...this.#spec, network: { ...this.#spec.network, headers } }
     this.#proxy.setTransforms(this.#transforms(changed, this.#secrets))
     this.#spec = changed
-    for (const { proxy, secrets } of this.#restricted.values())
-      proxy.setTransforms(this.#transforms(changed, secrets))
+    for (const { proxy, usable } of this.#restricted.values())
+      proxy.setTransforms(this.#transforms(changed, usable))
   }
 
   /** The headers of a spec, in which the name of a secret is replaced by its placeholder, and that later by its value. */
@@ -247,6 +248,7 @@ class SandboxEgress implements PreparedEgress, Egress {
 
   async close(): Promise<void> {
     await Promise.all(this.#proxies.map((proxy) => proxy.close()))
+    for (const { sought } of this.#secrets) sought.wipe()
     for (const value of this.#own) value.dispose()
     await this.#refusals.flush()
   }

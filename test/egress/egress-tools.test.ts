@@ -17,7 +17,11 @@ const root = packageRoot()
 const fixture = (name: string): string => join(root, 'test', 'fixtures', name)
 const asRoot = process.getuid?.() === 0
 const unshare = asRoot ? [] : ['--map-root-user']
-const HOSTS = ['npm', 'pip', 'git', 'api', 'www'].map((name) => `93.184.215.14 ${name}.outside.example`)
+const HOSTS = [
+  ...['npm', 'pip', 'git', 'www'].map((name) => `93.184.215.14 ${name}.outside.example`),
+  // The host of the secret: other names of its server would be read like it.
+  '93.184.215.15 api.outside.example',
+]
 /** An allowed name that resolves to a private address, and a name on no list. */
 const LIARS = ['10.9.8.7 liar.outside.example', '93.184.215.14 elsewhere.example']
 
@@ -113,8 +117,8 @@ describe.skipIf(!canUnshare())('real programs in a sandbox', () => {
     dir = mkdtempSync(join(tmpdir(), 'ringfence-egress-'))
     mkdirSync(join(dir, 'home'))
     makeFiles()
-    const line = `ip link set lo up && ip addr add 93.184.215.14/32 dev lo && ip addr add 10.9.8.7/32 dev lo &&
-      mount --bind "${dir}/hosts" /etc/hosts && exec "$0" "$@"`
+    const line = `ip link set lo up && ip addr add 93.184.215.14/32 dev lo && ip addr add 93.184.215.15/32 dev lo &&
+      ip addr add 10.9.8.7/32 dev lo && mount --bind "${dir}/hosts" /etc/hosts && exec "$0" "$@"`
     const args = [process.execPath, fixture('egress-outside.mjs'), dir, join(root, 'dist', 'index.js')]
     outside = spawn('unshare', [...unshare, '--net', '--mount', 'sh', '-c', line, ...args], {
       stdio: ['ignore', 'inherit', 'inherit', 'ipc'],

@@ -124,13 +124,14 @@ async function judgeAndSend(
   const { wanted, path, target, scheme } = await addressOf(core, front, head)
   // SECURITY: before ours are added, because the client's `Connection` must not remove those.
   const headers = core.transforms.apply(target, endToEnd(head.headers, /^(host|content-length)$/i))
-  const sent = core.broker?.prepare(target, scheme, { path, headers })
-  if (sent instanceof SandboxError) return core.refuse(wanted, sent)
+  const refused = core.broker?.refusal(target, scheme, { path, headers })
+  if (refused !== undefined) return core.refuse(wanted, refused)
   const connection = await core.enter(
     { ...wanted, client: client.stream },
     front.kind === 'origin' ? front.connection : undefined,
   )
   try {
+    const sent = core.broker?.prepare({ path, headers }, connection.secretHosts)
     const fields = [['host', authorityOf(target, scheme)] as const, ...(sent?.headers ?? headers)]
     if (framing.kind === 'length') fields.push(['content-length', String(framing.bytes)])
     if (framing.kind === 'chunked') fields.push(['transfer-encoding', 'chunked'])

@@ -3,33 +3,46 @@ import type { Secret } from '../../host/secrets/secret.ts'
 import { SandboxError } from '../../model/errors.ts'
 import type { SecretGrant } from '../../policy/grants/secret-grant.ts'
 import type { Target } from '../../policy/network/network.ts'
-import type { Rewrite } from '../http/body.ts'
 import type { Scrub } from '../http/exchange.ts'
 import type { Headers } from '../http/message.ts'
-import { needlesOf, percentEncoded, Scrubber, scrubName } from './scrub.ts'
+import type { Resolve } from '../upstream/dial.ts'
+import type { Judged } from '../upstream/resolve.ts'
+import { isUsable, SoughtValue } from './forms.ts'
+import { Peers } from './peers.ts'
+import { Search } from './scrub.ts'
+import { percentEncoded } from './spellings.ts'
 
 /** A secret in the proxy; the sandbox has only the placeholder. */
 export type BrokeredSecret = {
   readonly grant: Pick<SecretGrant, 'name' | 'host' | 'port' | 'scheme'>
   readonly placeholder: string
   readonly value: Secret
+  /** What responses of the host are searched for. */
+  readonly sought: SoughtValue
+  /** Where its host was found. */
+  readonly peers: Peers
 }
 
 /** An unguessable placeholder for a secret. */
 const makePlaceholder = (): string => `rfs_${randomBytes(24).toString('hex')}`
 
-const MIN_BYTES = 8
-
 /** Binds a value to its host and creates a placeholder. A value that is not valid in a header is rejected. */
 export function brokerSecret(grant: BrokeredSecret['grant'], value: Secret): BrokeredSecret {
   value.use((bytes) => assertUsable(grant.name, bytes))
-  return { grant, value, placeholder: makePlaceholder() }
+  const placeholder = makePlaceholder()
+  return {
+    grant,
+    value,
+    placeholder,
+    sought: new SoughtValue(value, placeholder),
+    peers: new Peers(grant.host),
+  }
 }
 
 function assertUsable(name: string, bytes: Buffer): void {
-  if (bytes.length >= MIN_BYTES && bytes.every((byte) => byte >= 0x20 && byte !== 0x7f)) return
+  if (isUsable(bytes)) return
   throw new SandboxError('invalid-config', `the value of \`${name}\` cannot be brokered`, {
-    hint: `it must have at least ${MIN_BYTES} bytes and no line breaks or control characters`,
+    hint: `it must have at least 8 bytes and no line breaks or control characters`,
   })
 }
 
@@ -50,9 +63,16 @@ const BASIC = /^basic +([A-Za-z0-9+/=]+)$/i
 /** Inserts values into requests to their own host, and removes them from responses. */
 export class Broker {
   readonly #secrets: readonly BrokeredSecret[]
+  readonly #usable: readonly BrokeredSecret[]
+  readonly #searches = new Map<string, Search>()
 
-  constructor(secrets: readonly BrokeredSecret[]) {
+  /**
+   * SECURITY: `secrets` are all secrets of the sandbox, also where only `usable` may be inserted: a host returns to one
+   * command what another command sent to it.
+   */
+  constructor(secrets: readonly BrokeredSecret[], usable = secrets) {
     this.#secrets = secrets
+    this.#usable = usable
   }
 
   /** Whether the proxy terminates TLS to this host to insert a value. */
@@ -60,42 +80,69 @@ export class Broker {
     return this.#bound(target, 'https').length > 0
   }
 
-  /**
-   * SECURITY: a host that received a value may return it on any port; so all of its responses are parsed, and responses
-   * that cannot be parsed are blocked.
-   */
+  /** Whether this host has a secret. */
   guards(host: string): boolean {
     return this.#secrets.some(({ grant }) => grant.host === host)
   }
 
   /**
-   * The request to send; `undefined` if no secret is involved. SECURITY: a placeholder sent to another host is an
-   * attempt to leak a value, or a mistake that looks like one; both are rejected.
+   * The hosts with a secret that a connection leads to, also under another name or another port: all of its responses are
+   * parsed, and responses that cannot be parsed are blocked.
    */
-  prepare(target: Target, scheme: 'http' | 'https', message: Message): Prepared | SandboxError | undefined {
-    const carried = this.#secrets.filter(({ placeholder }) => carries(message, placeholder))
+  async hostsAt(judged: Judged, resolve: Resolve): Promise<readonly string[]> {
+    const met = await Promise.all(
+      this.#secrets.map(async ({ grant, peers }) =>
+        (await peers.include(judged, resolve)) ? [grant.host] : [],
+      ),
+    )
+    return [...new Set(met.flat())].sort()
+  }
+
+  /**
+   * Why a request is not sent. SECURITY: a placeholder sent to another host is an attempt to leak a value, or a mistake that
+   * looks like one; both are rejected.
+   */
+  refusal(target: Target, scheme: 'http' | 'https', message: Message): SandboxError | undefined {
     // After a secret is withdrawn TLS is still terminated here: a request with its placeholder gets an error.
     const bound = this.#bound(target, scheme).filter(({ value }) => !value.disposed)
-    for (const secret of carried) {
-      if (bound.includes(secret)) continue
-      if (secret.value.disposed)
-        return new SandboxError('capability-denied', `the secret \`${secret.grant.name}\` was taken back`)
-      const where = otherHost(secret.grant, target, scheme)
-      return new SandboxError(
-        'capability-denied',
-        `the placeholder of \`${secret.grant.name}\` is sent ${where}`,
-      )
-    }
-    const returning = this.#secrets.filter(
-      ({ grant, value }) => grant.host === target.host && !value.disposed,
+    const wrong = this.#carriedBy(message).find(
+      (secret) => !bound.includes(secret) || !this.#usable.includes(secret),
     )
-    if (returning.length === 0) return undefined
+    return wrong && new SandboxError('capability-denied', this.#whyNot(wrong, target, scheme))
+  }
+
+  /** The request to send to the peer of these hosts; `undefined` if no secret is involved. */
+  prepare(message: Message, hosts: readonly string[]): Prepared | undefined {
+    if (hosts.length === 0) return undefined
+    const carried = this.#carriedBy(message)
     const headers = message.headers.filter(([name]) => !HIDING.test(name))
-    const scrub = scrubOf(returning)
+    const scrub = this.#searchFor(hosts)
     const asked: Headers = [...headers, ['accept-encoding', 'identity']]
     return carried.length === 0
       ? { headers: asked, scrub }
       : { headers: asked, scrub, fill: (head) => fill(head, carried) }
+  }
+
+  #carriedBy(message: Message): readonly BrokeredSecret[] {
+    return this.#secrets.filter(({ placeholder }) => carries(message, placeholder))
+  }
+
+  #searchFor(hosts: readonly string[]): Search {
+    const key = hosts.join(' ')
+    const known = this.#searches.get(key)
+    if (known !== undefined) return known
+    const search = new Search(
+      this.#secrets.filter(({ grant }) => hosts.includes(grant.host)).map(({ sought }) => sought),
+    )
+    this.#searches.set(key, search)
+    return search
+  }
+
+  #whyNot(secret: BrokeredSecret, target: Target, scheme: 'http' | 'https'): string {
+    const { grant, value } = secret
+    if (!this.#usable.includes(secret)) return `the secret \`${grant.name}\` was not given to this command`
+    if (value.disposed) return `the secret \`${grant.name}\` was taken back`
+    return `the placeholder of \`${grant.name}\` is sent ${otherHost(grant, target, scheme)}`
   }
 
   #bound(target: Target, scheme: 'http' | 'https'): readonly BrokeredSecret[] {
@@ -180,18 +227,10 @@ function replaced(
 }
 
 // Checked at each use, because a value can be replaced while the sandbox runs.
-const encodedValue = ({ grant, value }: BrokeredSecret, encode: (bytes: Buffer) => Buffer): Buffer =>
-  value.use((bytes) => {
+function encodedValue({ grant, value, sought }: BrokeredSecret, encode: (bytes: Buffer) => Buffer): Buffer {
+  sought.refresh()
+  return value.use((bytes) => {
     assertUsable(grant.name, bytes)
     return encode(bytes)
   })
-
-function scrubOf(bound: readonly BrokeredSecret[]): Scrub {
-  const needles = () => bound.flatMap(({ value, placeholder }) => needlesOf(value, placeholder))
-  const once = (text: string): string => {
-    const rewrite: Rewrite = new Scrubber(needles())
-    const bytes = Buffer.concat([rewrite.push(Buffer.from(text, 'latin1')), rewrite.end()])
-    return bytes.toString('latin1')
-  }
-  return { text: once, name: (name) => scrubName(needles(), name), body: () => new Scrubber(needles()) }
 }

@@ -1,118 +1,128 @@
-import type { Secret } from '../../host/secrets/secret.ts'
 import type { Rewrite } from '../http/body.ts'
+import type { Scrub } from '../http/exchange.ts'
+import type { Forms, SoughtValue } from './forms.ts'
+import { Pattern, type Reading } from './pattern.ts'
 
-/** Bytes to find, and their replacement. */
-export type Needle = { readonly bytes: Buffer; readonly instead: Buffer }
+/** Where a value ended, and what replaces it. */
+type Found = { readonly end: number; readonly instead: Buffer }
 
-/** The forms in which a server may return a value: plain, escaped, hexadecimal, inside base64. */
-export function needlesOf(value: Secret, placeholder: string): readonly Needle[] {
-  const instead = Buffer.from(placeholder)
-  return value.use((bytes) => {
-    const text = bytes.toString('latin1')
-    const forms = new Set([
-      text,
-      percentEncoded(bytes),
-      percentEncoded(bytes, /[A-Za-z0-9._~!*'()-]/),
-      JSON.stringify(text).slice(1, -1),
-      bytes.toString('hex'),
-      bytes.toString('hex').toUpperCase(),
-      ...[0, 1, 2].flatMap((offset) => insideBase64(bytes, offset)),
-    ])
-    return [...forms].map((form) => ({ bytes: Buffer.from(form, 'latin1'), instead }))
-  })
-}
+/** Reads bytes as a form from a fixed start. */
+class Attempt {
+  readonly #pattern: Pattern
+  #readings: readonly Reading[] | undefined
+  #read = 0
+  found: Found | undefined
 
-/** Percent-encodes every byte that is not safe in a query. */
-export function percentEncoded(bytes: Buffer, plain = /[A-Za-z0-9._~-]/): string {
-  let text = ''
-  for (const byte of bytes) {
-    const char = String.fromCharCode(byte)
-    text += plain.test(char) ? char : `%${byte.toString(16).toUpperCase().padStart(2, '0')}`
+  constructor(pattern: Pattern) {
+    this.#pattern = pattern
   }
-  return text
-}
 
-/** The base64 characters that depend only on the value when it starts `offset` bytes into a group of three. */
-function insideBase64(bytes: Buffer, offset: number): readonly string[] {
-  const packed = Buffer.concat([Buffer.alloc(offset), bytes]).toString('base64')
-  const inside = packed.slice(Math.ceil((offset * 8) / 6), Math.floor(((offset + bytes.length) * 8) / 6))
-  return [inside, inside.replaceAll('+', '-').replaceAll('/', '_')]
-}
-
-/** Removes the needles from a header name, case-insensitively. */
-export function scrubName(needles: readonly Needle[], name: string): string {
-  let scrubbed = name
-  for (const { bytes, instead } of needles) {
-    const form = bytes.toString('latin1').toLowerCase()
-    const [placeholder, size] = [instead.toString('latin1'), form.length]
-    for (
-      let at = scrubbed.toLowerCase().indexOf(form);
-      at >= 0;
-      at = scrubbed.toLowerCase().indexOf(form, at + placeholder.length)
-    )
-      scrubbed = scrubbed.slice(0, at) + placeholder + scrubbed.slice(at + size)
-    bytes.fill(0)
+  /** Reads on in `bytes`, where the form may begin at `start`. True if more bytes could make a value, or a longer one. */
+  goesOn(bytes: Buffer, start: number): boolean {
+    while (start + this.#read < bytes.length) {
+      const byte = bytes[start + this.#read++] as number
+      const { readings, complete } = this.#pattern.step(this.#readings, byte)
+      if (complete) this.found = { end: this.#read, instead: complete.instead }
+      if (readings.length === 0) return false
+      this.#readings = readings
+    }
+    return true
   }
-  return scrubbed
 }
 
 const NOTHING = Buffer.alloc(0)
 
 /**
- * Replaces needles in a stream, also across chunk boundaries. Holds back only bytes that may be the start of a
- * needle, so that slow responses are still streamed.
+ * Replaces values in a stream, also across chunk boundaries. Holds back only bytes that may be the start of a value, so
+ * that slow responses are still streamed.
  */
 export class Scrubber implements Rewrite {
-  readonly #needles: readonly Needle[]
+  readonly #current: () => Pattern
+  #pattern: Pattern | undefined
+  /** Begins with the start of the attempt. */
   #held = NOTHING
+  #attempt: Attempt | undefined
 
-  constructor(needles: readonly Needle[]) {
-    this.#needles = [...needles].sort((a, b) => b.bytes.length - a.bytes.length)
+  /** `current` is asked for each chunk, because a value can be replaced while a response arrives. */
+  constructor(current: () => Pattern) {
+    this.#current = current
   }
 
   push(bytes: Buffer): Buffer {
-    const all = this.#held.length === 0 ? bytes : Buffer.concat([this.#held, bytes])
-    const out: Buffer[] = []
-    let at = 0
-    for (let hit = this.#find(all, at); hit !== undefined; hit = this.#find(all, at)) {
-      out.push(all.subarray(at, hit.at), hit.needle.instead)
-      at = hit.at + hit.needle.bytes.length
-    }
-    const end = this.#startOfNeedle(all, at)
-    out.push(all.subarray(at, end))
-    const held = Buffer.from(all.subarray(end))
-    if (this.#held.length > 0) this.#held.fill(0)
-    this.#held = held
-    return Buffer.concat(out)
+    return this.#replaced(bytes, false)
   }
 
   /** The bytes held back at the end of the stream. */
   end(): Buffer {
-    const rest = this.#held
-    this.#held = NOTHING
-    for (const { bytes } of this.#needles) bytes.fill(0)
-    return rest
+    return this.#replaced(NOTHING, true)
   }
 
-  #find(all: Buffer, from: number): { readonly at: number; readonly needle: Needle } | undefined {
-    let best: { readonly at: number; readonly needle: Needle } | undefined
-    for (const needle of this.#needles) {
-      const at = all.indexOf(needle.bytes, from)
-      if (at >= 0 && (best === undefined || at < best.at)) best = { at, needle }
+  #replaced(bytes: Buffer, ended: boolean): Buffer {
+    const pattern = this.#current()
+    let attempt = pattern === this.#pattern ? this.#attempt : undefined
+    const all = this.#held.length === 0 ? bytes : Buffer.concat([this.#held, bytes])
+    const out: Buffer[] = []
+    let [sent, at] = [0, attempt === undefined ? pattern.candidate(all, 0) : 0]
+    for (; at < all.length; at = pattern.candidate(all, at)) {
+      attempt ??= new Attempt(pattern)
+      if (attempt.goesOn(all, at) && !ended) break
+      const { found } = attempt
+      attempt = undefined
+      if (found !== undefined) out.push(all.subarray(sent, at), found.instead)
+      at += found?.end ?? 1
+      if (found !== undefined) sent = at
     }
-    return best
+    out.push(all.subarray(sent, at))
+    this.#hold(all.subarray(at), pattern, attempt)
+    return Buffer.concat(out)
   }
 
-  /** The start of the longest suffix that could still become a needle. */
-  #startOfNeedle(all: Buffer, from: number): number {
-    const longest = this.#needles[0]?.bytes.length ?? 0
-    for (let at = Math.max(from, all.length - longest + 1); at < all.length; at++)
-      if (this.#needles.some(({ bytes }) => startsWith(bytes, all, at))) return at
-    return all.length
+  #hold(bytes: Buffer, pattern: Pattern, attempt: Attempt | undefined): void {
+    this.#held.fill(0)
+    this.#held = bytes.length === 0 ? NOTHING : Buffer.from(bytes)
+    this.#pattern = pattern
+    this.#attempt = attempt
   }
 }
 
-function startsWith(needle: Buffer, all: Buffer, at: number): boolean {
-  const size = all.length - at
-  return size < needle.length && all[at] === needle[0] && all.compare(needle, 0, size, at) === 0
+/** Searches responses for values; prepared again when one of them was replaced. */
+export class Search implements Scrub {
+  readonly #sought: readonly SoughtValue[]
+  #forms: readonly Forms[] = []
+  #values = new Pattern([])
+  #names = new Pattern([])
+
+  constructor(sought: readonly SoughtValue[]) {
+    this.#sought = sought
+  }
+
+  text(value: string): string {
+    return once(() => this.#prepared()[0], value)
+  }
+
+  name(name: string): string {
+    return once(() => this.#prepared()[1], name)
+  }
+
+  body(): Scrubber {
+    return new Scrubber(() => this.#prepared()[0])
+  }
+
+  #prepared(): readonly [values: Pattern, names: Pattern] {
+    const forms = this.#sought.map((one) => one.forms)
+    if (forms.length !== this.#forms.length || forms.some((one, index) => one !== this.#forms[index])) {
+      this.#forms = forms
+      this.#values = new Pattern(forms.flatMap(({ inText }) => inText))
+      this.#names = new Pattern(
+        forms.flatMap(({ inNames }) => inNames),
+        true,
+      )
+    }
+    return [this.#values, this.#names]
+  }
+}
+
+function once(pattern: () => Pattern, text: string): string {
+  const scrubber = new Scrubber(pattern)
+  return Buffer.concat([scrubber.push(Buffer.from(text, 'latin1')), scrubber.end()]).toString('latin1')
 }

@@ -53,14 +53,17 @@ export class World {
   }
 
   /** HTTPS under every name that is asked for, with certificates of `authority`. */
-  async https(answer: RequestListener = (_, response) => void response.end('hello')): Promise<number> {
+  async https(
+    answer: RequestListener = (_, response) => void response.end('hello'),
+    host = '127.0.0.1',
+  ): Promise<number> {
     const SNICallback = (name: string, done: (error: Error | null, context?: SecureContext) => void): void =>
       done(null, this.authority.contextFor(name))
     const server = createSecureServer({ SNICallback }, (request, response) => {
       this.requests.push(request)
       answer(request, response)
     })
-    return this.#listen(server, '127.0.0.1', () => server.closeAllConnections())
+    return this.#listen(server, host, () => server.closeAllConnections())
   }
 
   async tcp(serve: (socket: Socket) => void, host = '127.0.0.1'): Promise<number> {

@@ -9,6 +9,7 @@ const REDACTED = '<redacted>'
 export class Secret {
   // SECURITY: a private field is not enumerable and does not appear in spreads, clones or inspection.
   #bytes: Buffer | undefined
+  #generation = 0
 
   /** Copies the value; the caller zeroes a Buffer that it passes. */
   constructor(value: string | Uint8Array) {
@@ -25,9 +26,15 @@ export class Secret {
     return this.#bytes === undefined
   }
 
+  /** Changes with each replacement. */
+  get generation(): number {
+    return this.#generation
+  }
+
   /** Replaces the value and zeroes the old one. */
   replace(value: string | Uint8Array): void {
     const fresh = ownBytes(value)
+    this.#generation++
     this.#bytes?.fill(0)
     this.#bytes = fresh
   }

@@ -11,7 +11,8 @@ export type PendingValues = ReadonlyMap<string, Buffer>
 
 /**
  * The operator's secrets, by name. There is one copy of each: a replaced or revoked secret changes in every running
- * sandbox at once, and the old bytes are zeroed.
+ * sandbox at once, and the old bytes are zeroed. A proxy keeps what it must still find in responses until its sandbox
+ * ends.
  */
 export class Vault {
   readonly #env: Readonly<Record<string, string>>

@@ -1,5 +1,5 @@
 import type { UrlVerdict } from '../../model/decision.ts'
-import { type AddressClass, classify, inRange, parseAddress, parseCidr } from './address.ts'
+import { type AddressClass, classify, embeddedIpv4, inRange, parseAddress, parseCidr } from './address.ts'
 import {
   allowedBy,
   canonicalHost,
@@ -207,6 +207,12 @@ export function judgeUrl(
 export function isSamePeer(judged: string, remote: string | undefined): boolean {
   const [a, b] = [parseAddress(judged), parseAddress(remote ?? '')].map((bytes) => bytes && unmapped(bytes))
   return a !== undefined && b !== undefined && canonicalHost(a) === canonicalHost(b)
+}
+
+/** One spelling for all addresses that lead to the same peer: an IPv6 address may carry an IPv4 one. */
+export function peerOf(address: string): string {
+  const bytes = parseAddress(address)
+  return bytes === undefined ? address : canonicalHost(embeddedIpv4(bytes) ?? bytes)
 }
 
 /** PLATFORM: a dual-stack socket reports an IPv4 peer as `::ffff:1.2.3.4`. */
