@@ -1,7 +1,7 @@
 import type { Socket } from 'node:net'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network/network.ts'
-import { Cancellation, type CancelSignal } from './cancel.ts'
+import { Cancellation, type CancelSignal, deadline } from './cancel.ts'
 import { bulkReading, Source } from './source.ts'
 import { dial } from './upstream/dial.ts'
 import type { Judged } from './upstream/resolve.ts'
@@ -141,7 +141,7 @@ export async function dialJudged(
   for (const address of addresses.slice(0, MAX_TRIES)) {
     const { via } = connection
     const bulk = tls === undefined && via === undefined ? bulkReading() : undefined
-    const clock = deadline(connectMs, connection.until)
+    const clock = deadline(connectMs, 'no connection', connection.until)
     try {
       const socket = await dial({
         address,
@@ -161,23 +161,6 @@ export async function dialJudged(
     }
   }
   throw unreachable(target.host, failure)
-}
-
-/** Cancelled by the outer signal or by this timeout. */
-function deadline(ms: number, outer: CancelSignal): { readonly until: CancelSignal; stop(): void } {
-  const inner = new Cancellation()
-  const timer = setTimeout(
-    () => inner.cancel(new SandboxError('timeout', `no connection within ${ms} ms`)),
-    ms,
-  )
-  const leave = outer.listen(() => inner.cancel(outer.reason as Error))
-  return {
-    until: inner,
-    stop: () => {
-      clearTimeout(timer)
-      leave()
-    },
-  }
 }
 
 function unreachable(host: string, cause: unknown): SandboxError {

@@ -12,11 +12,12 @@ import {
   type TargetKind,
   withTarget,
 } from '../policy/network/network.ts'
+import { Cancellation } from './cancel.ts'
 import { type Connection, EgressConnection, type Protocol, UpstreamPool } from './connection.ts'
 import type { Broker } from './secrets/broker.ts'
 import type { Transforms } from './secrets/transforms.ts'
-import type { Resolve } from './upstream/dial.ts'
-import { resolveJudged } from './upstream/resolve.ts'
+import type { Resolve } from './upstream/names.ts'
+import { type Judged, resolveJudged } from './upstream/resolve.ts'
 import type { SocksUpstream } from './upstream/socks-upstream.ts'
 
 /** Timeouts and limits. */
@@ -126,13 +127,12 @@ export class Core {
 
   /** Checks the policy, then asks the owner. Every rejection is reported before it is thrown. */
   async enter(wanted: Wanted, around?: EgressConnection): Promise<EgressConnection> {
-    const { raw, kind, protocol } = wanted
+    const { protocol } = wanted
     let connection: EgressConnection | undefined
     try {
-      const { resolve } = this.#parts
       const policy = await this.#policyFor(wanted, around)
       const replaced = this.#replaced
-      const judged = await resolveJudged(policy, raw, kind, { resolve })
+      const judged = await this.#resolve(policy, wanted)
       connection = new EgressConnection(
         judged,
         protocol,
@@ -173,6 +173,20 @@ export class Core {
     const tunnel = around?.judged.target
     if (tunnel?.host !== host || tunnel.port !== port) await unlisted({ host, port, protocol, client })
     return withTarget(this.#policy, parsed.value)
+  }
+
+  /** A name is looked up no longer than its client waits. */
+  async #resolve(policy: NetworkPolicy, { raw, kind, client }: Wanted): Promise<Judged> {
+    const until = new Cancellation()
+    const onClose = (): void => until.cancel(new SandboxError('fetch-failed', 'the client has disconnected'))
+    if (client?.destroyed) onClose()
+    client?.once('close', onClose)
+    try {
+      const timeoutMs = this.limits.connectMs
+      return await resolveJudged(policy, raw, kind, { resolve: this.#parts.resolve, until, timeoutMs })
+    } finally {
+      client?.off('close', onClose)
+    }
   }
 
   /** Reports a connection that is not made. */

@@ -1,6 +1,7 @@
 import { createServer, type Server, type Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { TLSSocket } from 'node:tls'
+import type { AdmissionOwner } from '../model/admission.ts'
 import { SandboxError } from '../model/errors.ts'
 import { parseTarget } from '../policy/network/network.ts'
 import { dialJudged, type EgressConnection, type Protocol } from './connection.ts'
@@ -16,7 +17,7 @@ import { type HeaderTransform, Transforms } from './secrets/transforms.ts'
 import { readSocks, SOCKS_REPLY, socksReply, socksReplyOf } from './socks.ts'
 import { Source } from './source.ts'
 import { judgeFirstFlight, tunnel } from './tunnel.ts'
-import { hostResolve, type Resolve } from './upstream/dial.ts'
+import { type Resolve, resolveFor } from './upstream/names.ts'
 import { rememberAnswers } from './upstream/resolve.ts'
 import type { SocksUpstream } from './upstream/socks-upstream.ts'
 
@@ -27,6 +28,8 @@ export type EgressProxyOptions = Hooks & {
   /** Private addresses, ranges or names that are allowed. Metadata services never are. */
   readonly allowPrivate?: readonly string[]
   readonly resolve?: Resolve
+  /** For whom it connects: owners share what the process looks up. Absent: for the process itself. */
+  readonly owner?: AdmissionOwner | undefined
   readonly secrets?: readonly BrokeredSecret[]
   /** Headers to set in requests to a host. Their TLS ends in the proxy. */
   readonly transforms?: readonly HeaderTransform[]
@@ -69,7 +72,7 @@ export class EgressProxy {
     this.#core = new Core({
       allowHosts: options.allowHosts,
       allowPrivate: options.allowPrivate ?? [],
-      resolve: rememberAnswers(options.resolve ?? hostResolve, ANSWER_MS),
+      resolve: rememberAnswers(options.resolve ?? resolveFor(options.owner), ANSWER_MS),
       limits: timersOf({ ...LIMITS, ...options.limits }),
       hooks: {
         policy: options.policy,
