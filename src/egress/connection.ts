@@ -2,7 +2,7 @@ import type { Socket } from 'node:net'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network/network.ts'
 import { Cancellation, type CancelSignal, deadline } from './cancel.ts'
-import { bulkReading, Source } from './source.ts'
+import { bulkReading, ReadBuffers, Source } from './source.ts'
 import { dial } from './upstream/dial.ts'
 import type { Judged } from './upstream/resolve.ts'
 import type { SocksUpstream } from './upstream/socks-upstream.ts'
@@ -35,6 +35,8 @@ export class EgressConnection {
   address: string | undefined
   /** Whether bytes may leave the sandbox now; absent: always. */
   mayPass: (() => boolean) | undefined
+  /** What its upstream is read into. */
+  buffers = new ReadBuffers()
   readonly #started = Date.now()
   readonly #idle: NodeJS.Timeout
   readonly #cut = new Cancellation()
@@ -140,7 +142,7 @@ export async function dialJudged(
   let failure: unknown
   for (const address of addresses.slice(0, MAX_TRIES)) {
     const { via } = connection
-    const bulk = tls === undefined && via === undefined ? bulkReading() : undefined
+    const bulk = tls === undefined && via === undefined ? bulkReading(connection.buffers) : undefined
     const clock = deadline(connectMs, 'no connection', connection.until)
     try {
       const socket = await dial({
@@ -223,7 +225,10 @@ export class UpstreamPool {
     waiting.push({ upstream, timer })
     this.#count++
     // SECURITY: unsolicited bytes must not become the response to the next request.
-    upstream.source.flow(drop, drop)
+    upstream.source.flow((_, release) => {
+      release?.()
+      drop()
+    }, drop)
   }
 
   clear(): void {

@@ -16,6 +16,7 @@ import { Cancellation } from './cancel.ts'
 import { type Connection, EgressConnection, type Protocol, UpstreamPool } from './connection.ts'
 import type { Broker } from './secrets/broker.ts'
 import type { Transforms } from './secrets/transforms.ts'
+import { ReadBuffers } from './source.ts'
 import type { Resolve } from './upstream/names.ts'
 import { type Judged, resolveJudged } from './upstream/resolve.ts'
 import type { SocksUpstream } from './upstream/socks-upstream.ts'
@@ -111,6 +112,7 @@ export class Core {
   transforms: Transforms
   readonly #parts: CoreParts
   readonly #open = new Set<EgressConnection>()
+  readonly #buffers = new ReadBuffers()
   #policy: NetworkPolicy
   /** Counts replaced lists; a host that is added to a list leaves open connections as they are. */
   #replaced = 0
@@ -142,6 +144,7 @@ export class Core {
         this.#parts.via,
       )
       connection.mayPass = this.#parts.hooks.mayPass
+      connection.buffers = this.#buffers
       this.#open.add(connection)
       await this.#askOwner(connection)
       if (replaced !== this.#replaced || this.#closed) this.#rejudge(connection)
