@@ -1,4 +1,5 @@
 import { createSocket, type Socket as Datagrams } from 'node:dgram'
+import { once } from 'node:events'
 import { type AddressInfo, createServer, isIPv6, type Server, type Socket } from 'node:net'
 
 type Question = { readonly name: string; readonly type: 'A' | 'AAAA' | 'other'; readonly tcp: boolean }
@@ -52,11 +53,22 @@ export class NameServer {
   }
 
   static async start(answer: (question: Question) => Reply): Promise<NameServer> {
-    const server = new NameServer(answer)
-    await new Promise<void>((resolve) => server.#datagrams.bind(0, '127.0.0.1', resolve))
-    const { port } = server.#datagrams.address()
-    await new Promise<void>((resolve) => server.#server.listen(port, '127.0.0.1', resolve))
-    return server
+    for (;;) {
+      const server = new NameServer(answer)
+      if (await server.#listen()) return server
+      server.close()
+    }
+  }
+
+  /** Both listen on one port, which may be in use for one of them. */
+  async #listen(): Promise<boolean> {
+    try {
+      await once(this.#server.listen(0, '127.0.0.1'), 'listening')
+      await once(this.#datagrams.bind((this.#server.address() as AddressInfo).port, '127.0.0.1'), 'listening')
+      return true
+    } catch {
+      return false
+    }
   }
 
   get address(): string {

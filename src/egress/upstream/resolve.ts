@@ -53,12 +53,13 @@ async function lookUp(
   { resolve = hostResolve, until, timeoutMs = LOOKUP_MS }: Lookup,
 ): Promise<readonly string[]> {
   const clock = deadline(timeoutMs, `\`${host}\` is not resolved`, until)
-  const answers = (async () => [...(await resolve(host, clock.until))])().catch((error) => {
-    if (error instanceof SandboxError) throw error
-    return []
-  })
   try {
-    return await orCancelled(answers, clock.until)
+    const answers = resolve(host, clock.until)
+    if (Array.isArray(answers)) return [...answers]
+    return [...(await orCancelled(Promise.resolve(answers), clock.until))]
+  } catch (error) {
+    if (error instanceof SandboxError || clock.until.reason !== undefined) throw error
+    return []
   } finally {
     clock.stop()
   }
@@ -68,19 +69,31 @@ const CACHED_NAMES = 1024
 
 /** One lookup and its answers. */
 class Held {
-  readonly answers: Promise<readonly string[]>
+  /** At once when they are known. */
+  answers: Promise<readonly string[]> | readonly string[]
   readonly #until: number
   readonly #lookup = new Cancellation()
   #isDone = false
   #waiting = 0
 
-  constructor(until: number, start: (until: CancelSignal) => Promise<readonly string[]>) {
+  constructor(
+    until: number,
+    start: (until: CancelSignal) => Promise<readonly string[]>,
+    failed: (held: Held) => void,
+  ) {
     this.#until = until
-    const done = (): void => {
-      this.#isDone = true
-    }
-    this.answers = start(this.#lookup)
-    this.answers.then(done, done)
+    const answers = start(this.#lookup)
+    this.answers = answers
+    answers.then(
+      (found) => {
+        this.answers = found
+        this.#isDone = true
+      },
+      () => {
+        this.#isDone = true
+        failed(this)
+      },
+    )
   }
 
   /** Also while the lookup goes on: a second one for the same name would take as long. */
@@ -104,18 +117,16 @@ class Held {
  */
 export function rememberAnswers(resolve: Resolve, ttlMs: number): Resolve {
   const known = new Map<string, Held>()
+  const asking = (host: string) => async (end: CancelSignal) => [...(await resolve(host, end))]
+  const forget = (host: string) => (failed: Held) => {
+    if (known.get(host) === failed) known.delete(host)
+  }
   return (host, until) => {
     const found = known.get(host)
-    const held = found?.isFresh
-      ? found
-      : new Held(Date.now() + ttlMs, async (end) => [...(await resolve(host, end))])
+    const held = found?.isFresh ? found : new Held(Date.now() + ttlMs, asking(host), forget(host))
     held.waitUntil(until)
-    if (held === found) return held.answers
-    if (known.size >= CACHED_NAMES) known.clear()
+    if (held !== found && known.size >= CACHED_NAMES) known.clear()
     known.set(host, held)
-    held.answers.catch(() => {
-      if (known.get(host) === held) known.delete(host)
-    })
     return held.answers
   }
 }
