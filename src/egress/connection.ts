@@ -172,7 +172,11 @@ function unreachable(host: string, cause: unknown): SandboxError {
   return new SandboxError('fetch-failed', `cannot reach \`${host}\`${code ? `: ${code}` : ''}`)
 }
 
-type IdleUpstream = { readonly upstream: Upstream; readonly timer: NodeJS.Timeout }
+type IdleUpstream = {
+  readonly upstream: Upstream
+  readonly timer: NodeJS.Timeout
+  readonly leave: () => void
+}
 
 const IDLE_PER_PLACE = 32
 const IDLE_ALL = 128
@@ -184,7 +188,13 @@ const IDLE_MS = 4000
  */
 export class UpstreamPool {
   readonly #idle = new Map<string, IdleUpstream[]>()
+  readonly #enter: () => (() => void) | undefined
   #count = 0
+
+  /** `enter`: counts a descriptor, unless there are too many; what it returns gives it back. */
+  constructor(enter: () => (() => void) | undefined) {
+    this.#enter = enter
+  }
 
   /** An idle connection that can be reused, if there is one. */
   take(connection: EgressConnection, scheme: string): Upstream | undefined {
@@ -193,8 +203,9 @@ export class UpstreamPool {
       connection.judged.addresses.some((judged) => isSamePeer(judged, upstream.address)),
     )
     if (waiting === undefined || found === undefined || found < 0) return undefined
-    const { upstream, timer } = waiting[found] as IdleUpstream
+    const { upstream, timer, leave } = waiting[found] as IdleUpstream
     clearTimeout(timer)
+    leave()
     waiting.splice(found, 1)
     this.#count--
     upstream.source.stop()
@@ -206,7 +217,9 @@ export class UpstreamPool {
   give(connection: EgressConnection, scheme: string, upstream: Upstream): void {
     const key = keyOf(connection, scheme)
     const waiting = this.#idle.get(key) ?? []
-    if (waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL || upstream.socket.destroyed) {
+    const isFull = waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL
+    const leave = isFull || upstream.socket.destroyed ? undefined : this.#enter()
+    if (leave === undefined) {
       upstream.socket.destroy()
       return
     }
@@ -215,6 +228,7 @@ export class UpstreamPool {
       const at = waiting.findIndex((one) => one.upstream === upstream)
       if (at < 0) return
       clearTimeout(timer)
+      leave()
       waiting.splice(at, 1)
       this.#count--
       if (waiting.length === 0 && this.#idle.get(key) === waiting) this.#idle.delete(key)
@@ -222,7 +236,7 @@ export class UpstreamPool {
     }
     const timer = setTimeout(drop, IDLE_MS)
     timer.unref()
-    waiting.push({ upstream, timer })
+    waiting.push({ upstream, timer, leave })
     this.#count++
     // SECURITY: unsolicited bytes must not become the response to the next request.
     upstream.source.flow((_, release) => {
@@ -233,8 +247,9 @@ export class UpstreamPool {
 
   clear(): void {
     for (const waiting of this.#idle.values())
-      for (const { upstream, timer } of waiting.splice(0)) {
+      for (const { upstream, timer, leave } of waiting.splice(0)) {
         clearTimeout(timer)
+        leave()
         upstream.socket.destroy()
       }
     this.#idle.clear()

@@ -101,6 +101,8 @@ export type CoreParts = {
   readonly upstreamCa: string | undefined
   /** The operator's proxy through which every connection goes. */
   readonly via: SocksUpstream | undefined
+  /** Counts an idle connection to a server, unless there are too many; absent: there never are. */
+  readonly enterPool?: () => (() => void) | undefined
 }
 
 /** Shared by all three protocols: the policy check, the open connections and the idle connections. */
@@ -108,7 +110,7 @@ export class Core {
   readonly limits: Limits
   readonly broker: Broker | undefined
   readonly upstreamCa: string | undefined
-  readonly pool = new UpstreamPool()
+  readonly pool: UpstreamPool
   transforms: Transforms
   readonly #parts: CoreParts
   readonly #open = new Set<EgressConnection>()
@@ -120,6 +122,7 @@ export class Core {
 
   constructor(parts: CoreParts) {
     this.#parts = parts
+    this.pool = new UpstreamPool(parts.enterPool ?? (() => () => undefined))
     this.limits = parts.limits
     this.broker = parts.broker
     this.transforms = parts.transforms

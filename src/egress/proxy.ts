@@ -7,6 +7,7 @@ import { parseTarget } from '../policy/network/network.ts'
 import { dialJudged, type EgressConnection, type Protocol } from './connection.ts'
 import { Core, type Hooks, LIMITS, type Limits, timersOf } from './core.ts'
 import type { Credentials } from './credentials.ts'
+import { type Descriptors, OWN_DESCRIPTORS, PER_CONNECTION } from './descriptors.ts'
 import { serveHttp } from './http/http.ts'
 import { type RequestHead, requestFraming, valuesOf } from './http/message.ts'
 import { refusal, sendAndClose } from './http/refusal.ts'
@@ -30,6 +31,8 @@ export type EgressProxyOptions = Hooks & {
   readonly resolve?: Resolve
   /** For whom it connects: owners share what the process looks up. Absent: for the process itself. */
   readonly owner?: AdmissionOwner | undefined
+  /** What its connections count for; absent: the descriptors of this process. */
+  readonly descriptors?: Descriptors | undefined
   readonly secrets?: readonly BrokeredSecret[]
   /** Headers to set in requests to a host. Their TLS ends in the proxy. */
   readonly transforms?: readonly HeaderTransform[]
@@ -45,6 +48,9 @@ export type EgressProxyOptions = Hooks & {
 }
 
 const ANSWER_MS = 2000
+const MOST_TURNED_AWAY = 64
+/** Clients of all proxies that are being turned away. */
+let turnedAway = 0
 const CONNECTED = Buffer.from('HTTP/1.1 200 Connection established\r\n\r\n')
 /** The first byte of every TLS connection. */
 const TLS_HANDSHAKE = 0x16
@@ -58,6 +64,7 @@ export class EgressProxy {
   readonly #core: Core
   readonly #authority: Authority | undefined
   readonly #credentials: Credentials | undefined
+  readonly #enter: (descriptors: number) => (() => void) | undefined
   readonly #clients = new Set<Duplex>()
   readonly #servers = new Set<Server>()
   #served = 0
@@ -69,6 +76,8 @@ export class EgressProxy {
     this.#authority =
       options.authority ?? (secrets.length + transforms.size > 0 ? new Authority() : undefined)
     this.#credentials = options.credentials
+    const { owner, descriptors = OWN_DESCRIPTORS } = options
+    this.#enter = (count) => descriptors.take(owner, count)
     this.#core = new Core({
       allowHosts: options.allowHosts,
       allowPrivate: options.allowPrivate ?? [],
@@ -85,6 +94,7 @@ export class EgressProxy {
       transforms,
       upstreamCa: options.upstreamCa,
       via: options.via,
+      enterPool: () => this.#enter(1),
     })
   }
 
@@ -107,17 +117,17 @@ export class EgressProxy {
   async handle(stream: Duplex): Promise<void> {
     // Readers handle stream errors; without a listener an error would crash the process.
     stream.on('error', () => undefined)
-    if (this.#closed) return void stream.destroy()
+    if (this.#closed || stream.destroyed) return void stream.destroy()
     const client = new Source(stream)
-    if (this.#clients.size >= this.#core.limits.connections) {
-      sendAndClose(client, refusal(new SandboxError('resource-exhausted', 'too many connections')))
-      this.#linger(stream)
-      return
-    }
+    const leave = this.#clients.size < this.#core.limits.connections ? this.#enter(PER_CONNECTION) : undefined
+    if (leave === undefined) return this.#turnAway(client)
     // Not for the first, which may be the only one.
     if (this.#served++ > 0) knowSocketOptions()
     this.#clients.add(stream)
-    stream.once('close', () => this.#clients.delete(stream))
+    stream.once('close', () => {
+      leave()
+      this.#clients.delete(stream)
+    })
     try {
       await this.#serve(client)
       if (!stream.writableEnded) stream.end()
@@ -200,6 +210,15 @@ export class EgressProxy {
     } catch (error) {
       sendAndClose(client, socksReplyOf(error))
     }
+  }
+
+  /** SECURITY: only so many at a time get an answer, because each has a descriptor until it is sent. */
+  #turnAway(client: Source): void {
+    if (turnedAway >= MOST_TURNED_AWAY) return void client.stream.destroy()
+    turnedAway++
+    client.stream.once('close', () => turnedAway--)
+    sendAndClose(client, refusal(new SandboxError('resource-exhausted', 'too many connections')))
+    this.#linger(client.stream)
   }
 
   /** Gives the last bytes time to arrive; then destroys a client that has not disconnected. */

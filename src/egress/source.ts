@@ -17,11 +17,8 @@ const MOST_WAITING = 256 * 1024
 const MOST_QUEUED = 64
 
 /** Buffers of all sandboxes that are used again, by their size. */
-const spare = new Map<number, Buffer[]>([
-  [BUSY_BYTES, []],
-  [BULK_BYTES, []],
-])
-const SPARE_BUFFERS = 8
+const spare = new Map<number, Buffer[]>([IDLE_BYTES, BUSY_BYTES, BULK_BYTES].map((bytes) => [bytes, []]))
+const SPARE_BYTES = 2 * 1024 * 1024
 
 /**
  * What the connections of one sandbox are read into. SECURITY: it may open thousands whose other side takes nothing. So only a
@@ -47,7 +44,7 @@ export class ReadBuffers {
   give(buffer: Buffer): void {
     if (this.#dropped.unregister(buffer)) this.#bulk--
     const same = spare.get(buffer.length)
-    if (same && same.length < SPARE_BUFFERS) same.push(buffer)
+    if (same && same.length * buffer.length < SPARE_BYTES) same.push(buffer)
   }
 }
 
