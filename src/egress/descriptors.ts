@@ -27,5 +27,10 @@ export class Descriptors {
   }
 }
 
+let own: Descriptors | undefined
+
 /** Those of this process. */
-export const OWN_DESCRIPTORS = new Descriptors()
+export function ownDescriptors(): Descriptors {
+  own ??= new Descriptors()
+  return own
+}

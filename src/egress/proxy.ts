@@ -7,7 +7,7 @@ import { parseTarget } from '../policy/network/network.ts'
 import { dialJudged, type EgressConnection, type Protocol } from './connection.ts'
 import { Core, type Hooks, LIMITS, type Limits, timersOf } from './core.ts'
 import type { Credentials } from './credentials.ts'
-import { type Descriptors, OWN_DESCRIPTORS, PER_CONNECTION } from './descriptors.ts'
+import { type Descriptors, ownDescriptors, PER_CONNECTION } from './descriptors.ts'
 import { serveHttp } from './http/http.ts'
 import { type RequestHead, requestFraming, valuesOf } from './http/message.ts'
 import { refusal, sendAndClose } from './http/refusal.ts'
@@ -29,7 +29,7 @@ export type EgressProxyOptions = Hooks & {
   /** Private addresses, ranges or names that are allowed. Metadata services never are. */
   readonly allowPrivate?: readonly string[]
   readonly resolve?: Resolve
-  /** For whom it connects: owners share what the process looks up. Absent: for the process itself. */
+  /** For whom it connects: owners share the lookups and descriptors of the process. Absent: for the process itself. */
   readonly owner?: AdmissionOwner | undefined
   /** What its connections count for; absent: the descriptors of this process. */
   readonly descriptors?: Descriptors | undefined
@@ -76,7 +76,7 @@ export class EgressProxy {
     this.#authority =
       options.authority ?? (secrets.length + transforms.size > 0 ? new Authority() : undefined)
     this.#credentials = options.credentials
-    const { owner, descriptors = OWN_DESCRIPTORS } = options
+    const { owner, descriptors = ownDescriptors() } = options
     this.#enter = (count) => descriptors.take(owner, count)
     this.#core = new Core({
       allowHosts: options.allowHosts,
