@@ -347,14 +347,15 @@ function reviewFor(spec: Spec, stateDir: string, sandboxId: string): Review {
 function lazyEgress(
   config: () => Config,
   parts: Pick<EgressParts, 'trail' | 'env' | 'vault' | 'mayAct'>,
-): (spec: Spec, allowPrivate: readonly string[]) => Promise<PreparedEgress> {
-  return async (spec, allowPrivate) => {
+): (spec: Spec, allowPrivate: readonly string[], tenant?: string) => Promise<PreparedEgress> {
+  return async (spec, allowPrivate, tenant) => {
     const { egressWith } = await import('../supervisor/egress.ts')
     const nodePreload = (): string | undefined => readText(packageFile('guest', 'node', 'proxy.cjs'))
     const systemCertificates = (): string => readText('/etc/ssl/certs/ca-certificates.crt') ?? ''
     const { secret: declared = [], network } = config()
     const upstreams = network?.upstream ?? []
-    return egressWith({ ...parts, declared, upstreams, allowPrivate, systemCertificates, nodePreload })(spec)
+    const found = { declared, upstreams, allowPrivate, tenant, systemCertificates, nodePreload }
+    return egressWith({ ...parts, ...found })(spec)
   }
 }
 

@@ -2,6 +2,7 @@ import { monitorEventLoopDelay } from 'node:perf_hooks'
 import type { StoreTrail } from '../audit/store-trail.ts'
 import { NodeAdmin } from '../cluster/node-admin.ts'
 import { safeFetch } from '../egress/fetch/safe-fetch.ts'
+import { resolveFor } from '../egress/upstream/names.ts'
 import { Review, reviewedId } from '../host/review/review.ts'
 import type { WritableRoots } from '../host/root/writable-roots.ts'
 import type { CLUSTER_ROLES, Config } from '../model/config.ts'
@@ -440,10 +441,11 @@ const reloading =
 /** Webhook requests use the same address checks as other requests, and follow no redirects. */
 const posting =
   (live: Live): Post =>
-  async (url, body, headers, { mayReachPrivate }) => {
+  async (url, body, headers, { mayReachPrivate, tenant }) => {
     const allowPrivate = mayReachPrivate ? (live.config.network?.allow_private ?? []) : []
     const limits = { maxRedirects: 0, timeoutMs: 10_000, maxBytes: 65_536 }
-    return (await safeFetch(url, { method: 'POST', body, headers, allowPrivate, ...limits })).status
+    const resolve = resolveFor({ tenant, keyId: 'webhooks' })
+    return (await safeFetch(url, { method: 'POST', body, headers, allowPrivate, resolve, ...limits })).status
   }
 
 function settingsOf(options: ServeOptions, live: Live): ServerParts['settings'] {

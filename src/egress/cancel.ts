@@ -1,3 +1,5 @@
+import { SandboxError } from '../model/errors.ts'
+
 /** A cancellation signal that work can poll or listen to. */
 export interface CancelSignal {
   /** The reason for the cancellation; `undefined` before it. */
@@ -41,3 +43,35 @@ export const cancelSignalOf = (signal: AbortSignal): CancelSignal => ({
     return () => signal.removeEventListener('abort', listener)
   },
 })
+
+/** Rejects when it is cancelled, also if the work goes on. */
+export async function orCancelled<T>(work: Promise<T>, until: CancelSignal): Promise<T> {
+  let leave = (): void => undefined
+  const cancelled = new Promise<never>((_, reject) => {
+    leave = until.listen(() => reject(until.reason))
+  })
+  try {
+    return await Promise.race([work, cancelled])
+  } finally {
+    leave()
+    work.catch(() => undefined)
+  }
+}
+
+/** Cancelled by the outer signal or by this timeout. */
+export function deadline(
+  ms: number,
+  missing: string,
+  outer?: CancelSignal,
+): { readonly until: CancelSignal; stop(): void } {
+  const inner = new Cancellation()
+  const timer = setTimeout(() => inner.cancel(new SandboxError('timeout', `${missing} within ${ms} ms`)), ms)
+  const leave = outer?.listen(() => inner.cancel(outer.reason as Error))
+  return {
+    until: inner,
+    stop: () => {
+      clearTimeout(timer)
+      leave?.()
+    },
+  }
+}

@@ -1,8 +1,8 @@
 import type { Socket } from 'node:net'
 import { SandboxError } from '../model/errors.ts'
 import { isSamePeer } from '../policy/network/network.ts'
-import { Cancellation, type CancelSignal } from './cancel.ts'
-import { bulkReading, Source } from './source.ts'
+import { Cancellation, type CancelSignal, deadline } from './cancel.ts'
+import { bulkReading, ReadBuffers, Source } from './source.ts'
 import { dial } from './upstream/dial.ts'
 import type { Judged } from './upstream/resolve.ts'
 import type { SocksUpstream } from './upstream/socks-upstream.ts'
@@ -45,6 +45,8 @@ export class EgressConnection {
   secretHosts: readonly string[] = []
   /** Whether bytes may leave the sandbox now; absent: always. */
   mayPass: (() => boolean) | undefined
+  /** What its upstream is read into. */
+  buffers = new ReadBuffers()
   readonly #started = Date.now()
   readonly #idle: NodeJS.Timeout
   readonly #cut = new Cancellation()
@@ -151,8 +153,8 @@ export async function dialJudged(
   let failure: unknown
   for (const address of connection.candidates) {
     const { via } = connection
-    const bulk = tls === undefined && via === undefined ? bulkReading() : undefined
-    const clock = deadline(connectMs, connection.until)
+    const bulk = tls === undefined && via === undefined ? bulkReading(connection.buffers) : undefined
+    const clock = deadline(connectMs, 'no connection', connection.until)
     try {
       const socket = await dial({
         address,
@@ -174,23 +176,6 @@ export async function dialJudged(
   throw unreachable(target.host, failure)
 }
 
-/** Cancelled by the outer signal or by this timeout. */
-function deadline(ms: number, outer: CancelSignal): { readonly until: CancelSignal; stop(): void } {
-  const inner = new Cancellation()
-  const timer = setTimeout(
-    () => inner.cancel(new SandboxError('timeout', `no connection within ${ms} ms`)),
-    ms,
-  )
-  const leave = outer.listen(() => inner.cancel(outer.reason as Error))
-  return {
-    until: inner,
-    stop: () => {
-      clearTimeout(timer)
-      leave()
-    },
-  }
-}
-
 function unreachable(host: string, cause: unknown): SandboxError {
   if (cause instanceof SandboxError) return cause
   const { code } = (cause ?? {}) as NodeJS.ErrnoException
@@ -198,7 +183,11 @@ function unreachable(host: string, cause: unknown): SandboxError {
   return new SandboxError('fetch-failed', `cannot reach \`${host}\`${code ? `: ${code}` : ''}`)
 }
 
-type IdleUpstream = { readonly upstream: Upstream; readonly timer: NodeJS.Timeout }
+type IdleUpstream = {
+  readonly upstream: Upstream
+  readonly timer: NodeJS.Timeout
+  readonly leave: () => void
+}
 
 const IDLE_PER_PLACE = 32
 const IDLE_ALL = 128
@@ -210,7 +199,13 @@ const IDLE_MS = 4000
  */
 export class UpstreamPool {
   readonly #idle = new Map<string, IdleUpstream[]>()
+  readonly #enter: () => (() => void) | undefined
   #count = 0
+
+  /** `enter`: counts a descriptor, unless there are too many; what it returns gives it back. */
+  constructor(enter: () => (() => void) | undefined) {
+    this.#enter = enter
+  }
 
   /** An idle connection that can be reused, if there is one. */
   take(connection: EgressConnection, scheme: string): Upstream | undefined {
@@ -219,8 +214,9 @@ export class UpstreamPool {
       connection.candidates.some((judged) => isSamePeer(judged, upstream.address)),
     )
     if (waiting === undefined || found === undefined || found < 0) return undefined
-    const { upstream, timer } = waiting[found] as IdleUpstream
+    const { upstream, timer, leave } = waiting[found] as IdleUpstream
     clearTimeout(timer)
+    leave()
     waiting.splice(found, 1)
     this.#count--
     upstream.source.stop()
@@ -235,7 +231,9 @@ export class UpstreamPool {
     const { socket } = upstream
     // SECURITY: to a server that answers without reading, one request after the other would wait in one socket.
     const isUsable = !socket.destroyed && socket.writableLength === 0
-    if (waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL || !isUsable) {
+    const isFull = waiting.length >= IDLE_PER_PLACE || this.#count >= IDLE_ALL
+    const leave = isFull || !isUsable ? undefined : this.#enter()
+    if (leave === undefined) {
       socket.destroy()
       return
     }
@@ -244,6 +242,7 @@ export class UpstreamPool {
       const at = waiting.findIndex((one) => one.upstream === upstream)
       if (at < 0) return
       clearTimeout(timer)
+      leave()
       waiting.splice(at, 1)
       this.#count--
       if (waiting.length === 0 && this.#idle.get(key) === waiting) this.#idle.delete(key)
@@ -251,16 +250,20 @@ export class UpstreamPool {
     }
     const timer = setTimeout(drop, IDLE_MS)
     timer.unref()
-    waiting.push({ upstream, timer })
+    waiting.push({ upstream, timer, leave })
     this.#count++
     // SECURITY: unsolicited bytes must not become the response to the next request.
-    upstream.source.flow(drop, drop)
+    upstream.source.flow((_, release) => {
+      release?.()
+      drop()
+    }, drop)
   }
 
   clear(): void {
     for (const waiting of this.#idle.values())
-      for (const { upstream, timer } of waiting.splice(0)) {
+      for (const { upstream, timer, leave } of waiting.splice(0)) {
         clearTimeout(timer)
+        leave()
         upstream.socket.destroy()
       }
     this.#idle.clear()

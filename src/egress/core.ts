@@ -12,11 +12,13 @@ import {
   type TargetKind,
   withTarget,
 } from '../policy/network/network.ts'
+import { Cancellation } from './cancel.ts'
 import { type Connection, EgressConnection, type Protocol, UpstreamPool } from './connection.ts'
 import type { Broker } from './secrets/broker.ts'
 import type { Transforms } from './secrets/transforms.ts'
-import type { Resolve } from './upstream/dial.ts'
-import { resolveJudged } from './upstream/resolve.ts'
+import { ReadBuffers } from './source.ts'
+import type { Resolve } from './upstream/names.ts'
+import { type Judged, resolveJudged } from './upstream/resolve.ts'
 import type { SocksUpstream } from './upstream/socks-upstream.ts'
 
 /** Timeouts and limits. */
@@ -102,6 +104,8 @@ export type CoreParts = {
   readonly upstreamCa: string | undefined
   /** The operator's proxy through which every connection goes. */
   readonly via: SocksUpstream | undefined
+  /** Counts an idle connection to a server, unless there are too many; absent: there never are. */
+  readonly enterPool?: () => (() => void) | undefined
 }
 
 /** Shared by all three protocols: the policy check, the open connections and the idle connections. */
@@ -109,10 +113,11 @@ export class Core {
   readonly limits: Limits
   readonly broker: Broker | undefined
   readonly upstreamCa: string | undefined
-  readonly pool = new UpstreamPool()
+  readonly pool: UpstreamPool
   transforms: Transforms
   readonly #parts: CoreParts
   readonly #open = new Set<EgressConnection>()
+  readonly #buffers = new ReadBuffers()
   #policy: NetworkPolicy
   /** Counts replaced lists; a host that is added to a list leaves open connections as they are. */
   #replaced = 0
@@ -120,6 +125,7 @@ export class Core {
 
   constructor(parts: CoreParts) {
     this.#parts = parts
+    this.pool = new UpstreamPool(parts.enterPool ?? (() => () => undefined))
     this.limits = parts.limits
     this.broker = parts.broker
     this.transforms = parts.transforms
@@ -129,13 +135,12 @@ export class Core {
 
   /** Checks the policy, then asks the owner. Every rejection is reported before it is thrown. */
   async enter(wanted: Wanted, around?: EgressConnection): Promise<EgressConnection> {
-    const { raw, kind, protocol } = wanted
+    const { protocol } = wanted
     let connection: EgressConnection | undefined
     try {
-      const { resolve } = this.#parts
       const policy = await this.#policyFor(wanted, around)
       const replaced = this.#replaced
-      const judged = await resolveJudged(policy, raw, kind, { resolve })
+      const judged = await this.#resolve(policy, wanted)
       connection = new EgressConnection(
         judged,
         protocol,
@@ -144,8 +149,9 @@ export class Core {
         around,
         this.#parts.via,
       )
-      if (this.broker) connection.secretHosts = await this.broker.hostsAt(judged, resolve)
+      if (this.broker) connection.secretHosts = await this.broker.hostsAt(judged, this.#parts.resolve)
       connection.mayPass = this.#parts.hooks.mayPass
+      connection.buffers = this.#buffers
       this.#open.add(connection)
       await this.#askOwner(connection)
       if (replaced !== this.#replaced || this.#closed) this.#rejudge(connection)
@@ -178,6 +184,20 @@ export class Core {
     const tunnel = around?.judged.target
     if (tunnel?.host !== host || tunnel.port !== port) await unlisted({ host, port, protocol, client })
     return withTarget(this.#policy, parsed.value)
+  }
+
+  /** A name is looked up no longer than its client waits. */
+  async #resolve(policy: NetworkPolicy, { raw, kind, client }: Wanted): Promise<Judged> {
+    const until = new Cancellation()
+    const onClose = (): void => until.cancel(new SandboxError('fetch-failed', 'the client has disconnected'))
+    if (client?.destroyed) onClose()
+    client?.once('close', onClose)
+    try {
+      const timeoutMs = this.limits.connectMs
+      return await resolveJudged(policy, raw, kind, { resolve: this.#parts.resolve, until, timeoutMs })
+    } finally {
+      client?.off('close', onClose)
+    }
   }
 
   /** Reports a connection that is not made, then throws the reason. */

@@ -1,11 +1,13 @@
 import { createServer, type Server, type Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { TLSSocket } from 'node:tls'
+import type { AdmissionOwner } from '../model/admission.ts'
 import { SandboxError } from '../model/errors.ts'
 import { parseTarget } from '../policy/network/network.ts'
 import { dialJudged, type EgressConnection, type Protocol } from './connection.ts'
 import { Core, type Hooks, LIMITS, type Limits, timersOf } from './core.ts'
 import type { Credentials } from './credentials.ts'
+import { type Descriptors, ownDescriptors, PER_CONNECTION } from './descriptors.ts'
 import { serveHttp } from './http/http.ts'
 import { type RequestHead, requestFraming, valuesOf } from './http/message.ts'
 import { refusal, sendAndClose } from './http/refusal.ts'
@@ -16,7 +18,7 @@ import { type HeaderTransform, Transforms } from './secrets/transforms.ts'
 import { readSocks, SOCKS_REPLY, socksReply, socksReplyOf } from './socks.ts'
 import { Source } from './source.ts'
 import { judgeFirstFlight, tunnel } from './tunnel.ts'
-import { hostResolve, type Resolve } from './upstream/dial.ts'
+import { type Resolve, resolveFor } from './upstream/names.ts'
 import { rememberAnswers } from './upstream/resolve.ts'
 import type { SocksUpstream } from './upstream/socks-upstream.ts'
 
@@ -27,6 +29,10 @@ export type EgressProxyOptions = Hooks & {
   /** Private addresses, ranges or names that are allowed. Metadata services never are. */
   readonly allowPrivate?: readonly string[]
   readonly resolve?: Resolve
+  /** For whom it connects: owners share the lookups and descriptors of the process. Absent: for the process itself. */
+  readonly owner?: AdmissionOwner | undefined
+  /** What its connections count for; absent: the descriptors of this process. */
+  readonly descriptors?: Descriptors | undefined
   /** All secrets of the sandbox: responses of their hosts are searched for each of them. */
   readonly secrets?: readonly BrokeredSecret[]
   /** Those of `secrets` that these clients may use; absent: all. */
@@ -45,6 +51,9 @@ export type EgressProxyOptions = Hooks & {
 }
 
 const ANSWER_MS = 2000
+const MOST_TURNED_AWAY = 64
+/** Clients of all proxies that are being turned away. */
+let turnedAway = 0
 const CONNECTED = Buffer.from('HTTP/1.1 200 Connection established\r\n\r\n')
 /** The first byte of every TLS connection. */
 const TLS_HANDSHAKE = 0x16
@@ -58,6 +67,7 @@ export class EgressProxy {
   readonly #core: Core
   readonly #authority: Authority | undefined
   readonly #credentials: Credentials | undefined
+  readonly #enter: (descriptors: number) => (() => void) | undefined
   readonly #clients = new Set<Duplex>()
   readonly #servers = new Set<Server>()
   #served = 0
@@ -69,10 +79,12 @@ export class EgressProxy {
     this.#authority =
       options.authority ?? (secrets.length + transforms.size > 0 ? new Authority() : undefined)
     this.#credentials = options.credentials
+    const { owner, descriptors = ownDescriptors() } = options
+    this.#enter = (count) => descriptors.take(owner, count)
     this.#core = new Core({
       allowHosts: options.allowHosts,
       allowPrivate: options.allowPrivate ?? [],
-      resolve: rememberAnswers(options.resolve ?? hostResolve, ANSWER_MS),
+      resolve: rememberAnswers(options.resolve ?? resolveFor(options.owner), ANSWER_MS),
       limits: timersOf({ ...LIMITS, ...options.limits }),
       hooks: {
         policy: options.policy,
@@ -85,6 +97,7 @@ export class EgressProxy {
       transforms,
       upstreamCa: options.upstreamCa,
       via: options.via,
+      enterPool: () => this.#enter(1),
     })
   }
 
@@ -107,17 +120,17 @@ export class EgressProxy {
   async handle(stream: Duplex): Promise<void> {
     // Readers handle stream errors; without a listener an error would crash the process.
     stream.on('error', () => undefined)
-    if (this.#closed) return void stream.destroy()
+    if (this.#closed || stream.destroyed) return void stream.destroy()
     const client = new Source(stream)
-    if (this.#clients.size >= this.#core.limits.connections) {
-      sendAndClose(client, refusal(new SandboxError('resource-exhausted', 'too many connections')))
-      this.#linger(stream)
-      return
-    }
+    const leave = this.#clients.size < this.#core.limits.connections ? this.#enter(PER_CONNECTION) : undefined
+    if (leave === undefined) return this.#turnAway(client)
     // Not for the first, which may be the only one.
     if (this.#served++ > 0) knowSocketOptions()
     this.#clients.add(stream)
-    stream.once('close', () => this.#clients.delete(stream))
+    stream.once('close', () => {
+      leave()
+      this.#clients.delete(stream)
+    })
     try {
       await this.#serve(client)
       if (!stream.writableEnded) stream.end()
@@ -200,6 +213,15 @@ export class EgressProxy {
     } catch (error) {
       sendAndClose(client, socksReplyOf(error))
     }
+  }
+
+  /** SECURITY: only so many at a time get an answer, because each has a descriptor until it is sent. */
+  #turnAway(client: Source): void {
+    if (turnedAway >= MOST_TURNED_AWAY) return void client.stream.destroy()
+    turnedAway++
+    client.stream.once('close', () => turnedAway--)
+    sendAndClose(client, refusal(new SandboxError('resource-exhausted', 'too many connections')))
+    this.#linger(client.stream)
   }
 
   /** Gives the last bytes time to arrive; then destroys a client that has not disconnected. */

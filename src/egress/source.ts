@@ -6,17 +6,49 @@ import { GuestStream } from '../host/guest/stream.ts'
 /** Takes a chunk. `release` is present if the memory of the bytes is reused after it is called. */
 export type Sink = (chunk: Buffer, release: (() => void) | undefined) => void
 
-/** Buffered bytes in a stream before its source is paused. */
-const WAITING_BYTES = 256 * 1024
-const READ_BYTES = 256 * 1024
-const SPARE_BUFFERS = 64
+const IDLE_BYTES = 8 * 1024
+const BUSY_BYTES = 64 * 1024
+/** Larger than Node's own, so that bulk transfers need fewer event loop turns. */
+const BULK_BYTES = 256 * 1024
+const BULK_BUFFERS = 8
+/** Bytes that may wait in a stream before its source is paused: always, and while few chunks wait in all streams. */
+const WAITING = 16 * 1024
+const MOST_WAITING = 256 * 1024
+const MOST_QUEUED = 64
 
-/** Pool of read buffers; larger than Node's own, so that bulk transfers need fewer event loop turns. */
-const spare: Buffer[] = []
-const takeBuffer = (): Buffer => spare.pop() ?? Buffer.allocUnsafeSlow(READ_BYTES)
-const giveBuffer = (buffer: Buffer): void => {
-  if (spare.length < SPARE_BUFFERS) spare.push(buffer)
+/** Buffers of all sandboxes that are used again, by their size. */
+const spare = new Map<number, Buffer[]>([IDLE_BYTES, BUSY_BYTES, BULK_BYTES].map((bytes) => [bytes, []]))
+const SPARE_BYTES = 2 * 1024 * 1024
+
+/**
+ * What the connections of one sandbox are read into. SECURITY: it may open thousands whose other side takes nothing. So only a
+ * few bulk buffers are in use at once, and a connection on which nothing moves waits with a small one.
+ */
+export class ReadBuffers {
+  #bulk = 0
+  /** A buffer that was dropped with a broken connection counts until it is collected. */
+  readonly #dropped = new FinalizationRegistry(() => {
+    this.#bulk--
+  })
+
+  /** The next buffer of a connection on which so much arrived at once. */
+  take(arrived: number, isStalled: boolean): Buffer {
+    if (arrived < BUSY_BYTES || this.#bulk >= BULK_BUFFERS)
+      return takeSpare(arrived < IDLE_BYTES || isStalled ? IDLE_BYTES : BUSY_BYTES)
+    const buffer = takeSpare(BULK_BYTES)
+    this.#bulk++
+    this.#dropped.register(buffer, undefined, buffer)
+    return buffer
+  }
+
+  give(buffer: Buffer): void {
+    if (this.#dropped.unregister(buffer)) this.#bulk--
+    const same = spare.get(buffer.length)
+    if (same && same.length * buffer.length < SPARE_BYTES) same.push(buffer)
+  }
 }
+
+const takeSpare = (bytes: number): Buffer => spare.get(bytes)?.pop() ?? Buffer.allocUnsafeSlow(bytes)
 
 /**
  * The reading side of a stream: chunk by chunk while parsing, then directly into a sink. It is paused whenever there is
@@ -93,6 +125,11 @@ export class Source {
     if (this.#sink === sink && this.#ended) atEnd()
   }
 
+  /** Reads on after a pause, unless nobody takes the bytes any more. */
+  resume(): void {
+    if (this.#sink !== undefined) this.stream.resume()
+  }
+
   /** Returns to parsing; `rest` is what the sink did not take. */
   stop(rest?: Buffer): void {
     this.#sink = undefined
@@ -123,13 +160,17 @@ export class Source {
   }
 }
 
-/** Reads a plain socket into reused large buffers; `source` is set once the socket exists. */
-export function bulkReading(): { readonly onread: OnReadOpts; attach(socket: Socket): Source } {
+/** Reads a plain socket into reused buffers, large ones while much arrives; `source` is set once the socket exists. */
+export function bulkReading(buffers: ReadBuffers): {
+  readonly onread: OnReadOpts
+  attach(socket: Socket): Source
+} {
   let source: Source | undefined
   let next: Buffer | undefined
   const early: Buffer[] = []
+  let arrived = 0
   const generate = (): Buffer => {
-    next = takeBuffer()
+    next = buffers.take(arrived, source?.stream.isPaused() ?? true)
     return next
   }
   const onread: OnReadOpts = {
@@ -138,8 +179,12 @@ export function bulkReading(): { readonly onread: OnReadOpts; attach(socket: Soc
     callback: (size, memory) => {
       const buffer = memory as Buffer
       const chunk = buffer.subarray(0, size)
-      if (source === undefined) early.push(Buffer.from(chunk))
-      else source.deliver(chunk, () => giveBuffer(buffer))
+      arrived = size
+      if (source) source.deliver(chunk, () => buffers.give(buffer))
+      else {
+        early.push(Buffer.from(chunk))
+        buffers.give(buffer)
+      }
       return true
     },
   }
@@ -149,7 +194,7 @@ export function bulkReading(): { readonly onread: OnReadOpts; attach(socket: Soc
       source = new Source(socket)
       // The last buffer is never read into; without this each connection would cost a fresh one.
       socket.once('close', () => {
-        if (next !== undefined) giveBuffer(next)
+        if (next !== undefined) buffers.give(next)
         next = undefined
       })
       for (const chunk of early) source.deliver(chunk, undefined)
@@ -191,15 +236,27 @@ export class GrowingBuffer {
 const givesBack = (stream: Duplex): boolean =>
   (stream instanceof Socket && !(stream instanceof TLSSocket)) || stream instanceof GuestStream
 
-/** Writes the chunk and pauses its source while too much is buffered. */
+/** A few bytes would keep the whole read buffer until what was written before them is gone. */
+const isWorthKeeping = (chunk: Buffer, to: Duplex): boolean =>
+  to.writableLength === 0 || chunk.length * 2 >= chunk.buffer.byteLength
+
+/** Chunks of all sandboxes that wait behind another one of their connection. */
+let queued = 0
+
+/** Writes the chunk, and pauses its source until it is taken if too much waits there. */
 export function write(from: Source, to: Duplex, chunk: Buffer, release: (() => void) | undefined): void {
-  if (release === undefined) to.write(chunk)
-  else if (givesBack(to)) to.write(chunk, release)
-  else {
-    to.write(Buffer.from(chunk))
-    release()
-  }
-  if (to.writableLength < WAITING_BYTES || from.stream.isPaused()) return
-  from.stream.pause()
-  to.once('drain', () => from.stream.resume())
+  const isLent = release !== undefined && givesBack(to) && isWorthKeeping(chunk, to)
+  let isQueued = false
+  let isHeld = false
+  to.write(isLent || !release ? chunk : Buffer.from(chunk), () => {
+    if (isLent) release()
+    if (isQueued) queued--
+    if (isHeld) from.resume()
+  })
+  if (!isLent) release?.()
+  if (to.writableLength < WAITING || from.stream.isPaused()) return
+  isQueued = to.writableLength < MOST_WAITING && queued < MOST_QUEUED
+  isHeld = !isQueued
+  if (isQueued) queued++
+  else from.stream.pause()
 }

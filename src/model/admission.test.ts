@@ -136,4 +136,21 @@ describe('a strict limit', () => {
     for (const release of held) release()
     expect([admission.running, admission.waiting]).toEqual([0, 0])
   })
+
+  test('slots are taken at once or not at all, several together, and given back once', async () => {
+    const hall = new Visitors(4, 0)
+    const { admission } = hall
+    const leave = admission.take({ tenant: 'a', keyId: 'k' }, 4)
+    expect([leave !== undefined, admission.running]).toEqual([true, 4])
+    expect(admission.take({ tenant: 'a', keyId: 'k' })).toBeUndefined()
+    await hall.come('a', 'k', 1)
+    expect(hall.refused).toEqual(['a/k'])
+    // Another tenant is below its share.
+    const other = admission.take({ tenant: 'b', keyId: 'k' }, 2)
+    expect([other !== undefined, admission.running]).toEqual([true, 6])
+    leave?.()
+    leave?.()
+    expect(admission.running).toBe(2)
+    expect(admission.take({ tenant: 'a', keyId: 'k' }, 2)).toBeDefined()
+  })
 })

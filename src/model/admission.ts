@@ -68,15 +68,31 @@ export class Admission {
 
   /** Resolves when a slot is free, with the function that releases it. */
   async enter(who: AdmissionOwner = NOBODY): Promise<() => void> {
+    return this.take(who) ?? this.#wait(who)
+  }
+
+  /** Takes slots without waiting; undefined if the requester would have to wait. */
+  take(who: AdmissionOwner = NOBODY, slots = 1): (() => void) | undefined {
+    const [tenant, key] = this.#sharesOf(who)
+    if (!this.#mayRun(tenant, key)) {
+      this.#forget(who)
+      return undefined
+    }
+    this.#count(tenant, key, slots)
+    return this.#release(who, tenant, key, slots)
+  }
+
+  #sharesOf(who: AdmissionOwner): readonly [TenantShare, KeyShare] {
     const tenant = shareOf(this.#tenants, who.tenant, () => new TenantShare())
-    const key = shareOf(tenant.keys, who.keyId, () => new KeyShare())
-    if (this.#mayRun(tenant, key)) this.#count(tenant, key, 1)
-    else await this.#wait(who, tenant, key)
+    return [tenant, shareOf(tenant.keys, who.keyId, () => new KeyShare())]
+  }
+
+  #release(who: AdmissionOwner, tenant: TenantShare, key: KeyShare, slots = 1): () => void {
     let left = false
     return () => {
       if (left) return
       left = true
-      this.#count(tenant, key, -1)
+      this.#count(tenant, key, -slots)
       this.#serve()
       this.#forget(who)
     }
@@ -107,7 +123,8 @@ export class Admission {
     return Math.max(Math.min(1, this.#limits[of]), Math.floor(this.#limits[of] / count))
   }
 
-  async #wait(who: AdmissionOwner, tenant: TenantShare, key: KeyShare): Promise<void> {
+  async #wait(who: AdmissionOwner): Promise<() => void> {
+    const [tenant, key] = this.#sharesOf(who)
     if (this.#waiting >= this.#limits.waiting && tenant.waiting >= this.#equal(tenant, 'waiting')) {
       this.#forget(who)
       throw this.#full()
@@ -126,6 +143,7 @@ export class Admission {
       this.#count(tenant, key, -1, 'waiting')
       this.#forget(who)
     }
+    return this.#release(who, tenant, key)
   }
 
   /** Admits waiting requests, round-robin by tenant and key, while slots are free. */

@@ -1,5 +1,6 @@
 import { existsSync, realpathSync } from 'node:fs'
 import { join, resolve } from 'node:path'
+import { resolveFor } from '../egress/upstream/names.ts'
 import { Admission } from '../model/admission.ts'
 import type { SkillUsage } from '../model/api/skills.ts'
 import type { Config } from '../model/config.ts'
@@ -233,6 +234,7 @@ export class SkillRunner implements AsyncDisposable {
   async #runWasm(run: Run): Promise<Ended> {
     const { skill, input, grants, options } = run
     const { config, stateDir, cwd } = this.#parts
+    const { tenant } = options.caller ?? OPERATOR
     const allowPrivate = this.#parts.allowPrivate(options.caller ?? OPERATOR)
     const cacheDirectory = join(stateDir, 'wasm')
     this.#wasm ??= new WasmSandbox({ ...wasmLimits(config), cacheDirectory, ...this.#parts.wasm })
@@ -243,7 +245,7 @@ export class SkillRunner implements AsyncDisposable {
       env: this.#variables(run),
       memory: memoryOf(stateDir, options.agentId ?? ''),
       network: networkPolicyOf({ allowPrivate }),
-      fetcher: publicFetcher({ allowPrivate }),
+      fetcher: publicFetcher({ allowPrivate, resolve: resolveFor({ tenant, keyId: options.agentId ?? '' }) }),
       ...(skill.manifest.runtime.function !== undefined && { call: skill.manifest.runtime.function }),
     })
     return { ...result, truncated: false }

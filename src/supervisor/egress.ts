@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import type { Duplex } from 'node:stream'
 import type { Connection } from '../egress/connection.ts'
 import type { UnlistedTarget } from '../egress/core.ts'
@@ -7,6 +8,7 @@ import type { HeaderTransform } from '../egress/secrets/transforms.ts'
 import { parseUpstream, type SocksUpstream } from '../egress/upstream/socks-upstream.ts'
 import { Secret } from '../host/secrets/secret.ts'
 import type { Vault } from '../host/secrets/vault.ts'
+import type { AdmissionOwner } from '../model/admission.ts'
 import type { Config, SecretConfig } from '../model/config.ts'
 import { SandboxError } from '../model/errors.ts'
 import type { Event, EventSink, Pace } from '../model/event.ts'
@@ -51,6 +53,8 @@ export type PreparedEgress = {
 export type EgressParts = {
   readonly trail: EventSink
   readonly allowPrivate: readonly string[]
+  /** Whose code the sandbox runs; absent: the operator's. */
+  readonly tenant?: string | undefined
   /** The proxies that a sandbox may name as its way out. */
   readonly upstreams: readonly UpstreamConfig[]
   /** The secrets that the operator declared, with their values. */
@@ -85,6 +89,8 @@ type RestrictedProxy = { readonly proxy: EgressProxy; readonly usable: readonly 
 class SandboxEgress implements PreparedEgress, Egress {
   readonly facts: EgressFacts
   readonly #parts: EgressParts
+  /** Each sandbox has its own part of what its tenant may use. */
+  readonly #owner: AdmissionOwner
   readonly #proxy: EgressProxy
   /** The proxies of isolated commands, one for each set of secrets. */
   readonly #restricted = new Map<string, RestrictedProxy>()
@@ -114,6 +120,7 @@ class SandboxEgress implements PreparedEgress, Egress {
 
   constructor(parts: EgressParts, spec: Spec) {
     this.#parts = parts
+    this.#owner = { tenant: parts.tenant ?? '', keyId: randomUUID() }
     this.#secrets = (spec.secrets ?? []).map((text) => this.#brokered(text))
     this.#spec = spec
     this.#proxy = this.#proxyWith(this.#secrets)
@@ -130,6 +137,7 @@ class SandboxEgress implements PreparedEgress, Egress {
   #proxyWith(usable: readonly BrokeredSecret[], authority?: EgressProxy['authority']): EgressProxy {
     const { allowPrivate, mayAct } = this.#parts
     return new EgressProxy({
+      owner: this.#owner,
       allowHosts: this.#hosts,
       allowPrivate,
       secrets: this.#secrets,

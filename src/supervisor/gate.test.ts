@@ -56,9 +56,10 @@ type Made = {
   readonly action?: Action
   readonly answer?: (command: Command) => MockAnswer
   readonly backend?: Backend
+  readonly egress?: ConstructorParameters<typeof Gate>[0]['egress']
 }
 
-function testGate({ trail = new Trail(), action = 'sandbox', answer, backend }: Made = {}) {
+function testGate({ trail = new Trail(), action = 'sandbox', answer, backend, egress }: Made = {}) {
   const ran: string[] = []
   const places: WorkingDirectory[] = []
   const behind =
@@ -81,6 +82,7 @@ function testGate({ trail = new Trail(), action = 'sandbox', answer, backend }: 
     observe: there,
     host: { uid: 0, home: '/home/u', stateDir: '/var/state', hostMemoryMb: 1000, cwd: '/w/sub' },
     newId: (prefix) => `${prefix}_${++ids}`,
+    ...(egress && { egress }),
   })
   const open = (spec: object = {}): Promise<Sandbox> =>
     gate.open({ backend: 'mock', workspace: '/w', agentId: 'agent-7', ...spec })
@@ -92,6 +94,23 @@ const codeOf = (promise: Promise<unknown>): Promise<string> =>
     () => 'fine',
     (error: unknown) => (error instanceof SandboxError ? error.code : String(error)),
   )
+
+test.each([
+  ['that owns the sandbox', { owner: 'acme' }, 'acme'],
+  ['whose code runs', { owner: 'acme', reachesAs: { tenant: 'other', operator: false } }, 'other'],
+  ['that asks', { requester: { tenant: 'acme', operator: false } }, 'acme'],
+])('the proxy connects for the tenant %s', async (_, options, tenant) => {
+  const tenants: (string | undefined)[] = []
+  const { gate } = testGate({
+    egress: async (_spec, _allowed, who) => {
+      tenants.push(who)
+      throw new SandboxError('unsupported', 'there is no proxy')
+    },
+  })
+  const network = { mode: 'fetch', allowHosts: ['a.example'] }
+  expect(await codeOf(gate.open({ backend: 'mock', workspace: '/w', network }, options))).toBe('unsupported')
+  expect(tenants).toEqual([tenant])
+})
 
 describe('a permitted command', () => {
   test.each<[Action, boolean]>([

@@ -78,7 +78,7 @@ export type GateParts = {
   readonly host: Omit<Facts, 'paths' | 'stateDir'> & { readonly stateDir: string }
   readonly newId: (prefix: string) => string
   /** Creates the proxy of a sandbox with network mode `fetch`. */
-  readonly egress?: (spec: Spec, allowPrivate: readonly string[]) => Promise<PreparedEgress>
+  readonly egress?: (spec: Spec, allowPrivate: readonly string[], tenant?: string) => Promise<PreparedEgress>
   /** Creates the directory that holds the changes of a reviewed sandbox. */
   readonly review?: (spec: Spec, sandboxId: string) => Review
 }
@@ -289,7 +289,8 @@ export class Gate {
     // Before anything is prepared, because a proxy would already have looked up the secrets.
     const grants = await this.#recorded(spec, async () => this.#permitted(spec, requester))
     const { allowPrivate } = this.#policyFor(grants, reachesAs)
-    const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec, allowPrivate) : undefined
+    const tenant = reachesAs?.tenant ?? owner ?? requester?.tenant
+    const prepared = reachesOut(spec) ? await this.#parts.egress?.(spec, allowPrivate, tenant) : undefined
     const review = spec.review ? this.#parts.review?.(spec, id) : undefined
     try {
       const given = { egress: prepared, review, own, volumes, requester, reachesAs }
@@ -325,7 +326,7 @@ export class Gate {
   async openEgress(input: unknown, id: string, requester?: Requester): Promise<OpenEgress> {
     const spec: Spec = parseSpec(input)
     const grants = await this.#recorded(spec, async () => this.#permitted(spec, requester))
-    const prepared = await this.#parts.egress?.(spec, this.#policyFor(grants).allowPrivate)
+    const prepared = await this.#parts.egress?.(spec, this.#policyFor(grants).allowPrivate, requester?.tenant)
     if (!prepared) throw new SandboxError('unsupported', 'this process has no egress proxy')
     try {
       const plan = await this.#recorded(spec, async () => this.plan(spec, { egress: prepared, requester }))

@@ -1,4 +1,4 @@
-import { lookup } from 'node:dns/promises'
+import { hostResolve } from '../../egress/upstream/names.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { type Infer, list, number, object, optional, record, text } from '../../model/shape.ts'
 import { visible, visibleJson } from '../../model/text/visible.ts'
@@ -41,7 +41,7 @@ export async function checkUrl(args: readonly string[], io: CliIo, loadConfig?: 
 
 /** The host's resolver. No connection is made, so there are no redirects. */
 const HOST_WORLD: FetchWorld = {
-  resolve: async (host) => (await lookup(host, { all: true, verbatim: true })).map(({ address }) => address),
+  resolve: (host) => hostResolve(host),
   respond: () => ({ status: 200 }),
 }
 

@@ -5,7 +5,8 @@ import { SandboxError } from '../../model/errors.ts'
 import { MAX_REDIRECTS, redirectOf } from '../../policy/network/fetch-walk.ts'
 import { type NetworkPolicy, networkPolicyOf, type Target } from '../../policy/network/network.ts'
 import { cancelSignalOf } from '../cancel.ts'
-import { dial, type Resolve } from '../upstream/dial.ts'
+import { dial } from '../upstream/dial.ts'
+import type { Resolve } from '../upstream/names.ts'
 import { resolveJudged } from '../upstream/resolve.ts'
 import { ask, callerHeaders, flatHeaders, readBody, redirected, type Sent } from './request.ts'
 
@@ -66,7 +67,10 @@ export async function assertPublicUrl(url: string | URL, options: UrlOptions = {
 type Resolved = { readonly target: Target & { readonly url: URL }; readonly addresses: readonly string[] }
 
 async function resolveTarget(policy: NetworkPolicy, raw: string, options: UrlOptions): Promise<Resolved> {
-  const { target, addresses } = await resolveJudged(policy, raw, 'url', options)
+  const { target, addresses } = await resolveJudged(policy, raw, 'url', {
+    resolve: options.resolve,
+    until: options.signal && cancelSignalOf(options.signal),
+  })
   if (target.url === undefined) throw ssrf('address has no host')
   return { target: { ...target, url: target.url }, addresses }
 }

@@ -1,7 +1,7 @@
 import { SandboxError } from '../../model/errors.ts'
 import { peerOf } from '../../policy/network/network.ts'
-import type { Resolve } from '../upstream/dial.ts'
-import type { Judged } from '../upstream/resolve.ts'
+import type { Resolve } from '../upstream/names.ts'
+import { type Judged, lookUp } from '../upstream/resolve.ts'
 
 const REFRESH_MS = 5000
 const MAX_PEERS = 1024
@@ -45,7 +45,10 @@ export class Peers {
   async #lookUpFirst(resolve: Resolve): Promise<void> {
     if (performance.now() >= this.#due) {
       this.#due = performance.now() + REFRESH_MS
-      const lookup = (async () => this.#add(await resolve(this.#host)))().catch(() => undefined)
+      const lookup = lookUp(this.#host, { resolve }).then(
+        (addresses) => this.#add(addresses),
+        () => undefined,
+      )
       this.#first ??= lookup
     }
     await this.#first

@@ -1,17 +1,10 @@
-import { lookup } from 'node:dns/promises'
-import { connect, isIP, type LookupFunction, type OnReadOpts, type Socket } from 'node:net'
+import { connect, type LookupFunction, type OnReadOpts, type Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
 import { SandboxError } from '../../model/errors.ts'
 import { isSamePeer } from '../../policy/network/network.ts'
-import type { CancelSignal } from '../cancel.ts'
+import { type CancelSignal, orCancelled } from '../cancel.ts'
+import { hostResolve } from './names.ts'
 import { connectThrough, type SocksUpstream } from './socks-upstream.ts'
-
-/** Resolves all addresses of a name. A failure may throw; it blocks like an empty result. */
-export type Resolve = (host: string) => Promise<readonly string[]> | readonly string[]
-
-/** The host's own resolver: every address, in the resolver's order. */
-export const hostResolve: Resolve = async (host) =>
-  (await lookup(host, { all: true, verbatim: true })).map(({ address }) => address)
 
 /** A connection to make: the checked address, and the name that the server must prove. */
 export type Dial = {
@@ -28,7 +21,7 @@ export type Dial = {
 
 /** Opens a socket to exactly this address. Nothing is written to it before it is returned. */
 export async function dial({ address, port, tls, until, onread, via }: Dial): Promise<Socket> {
-  const first = via ? { address: await upstreamAddress(via), port: via.port } : { address, port }
+  const first = via ? { address: await upstreamAddress(via, until), port: via.port } : { address, port }
   const tcp = connect({
     host: first.address,
     port: first.port,
@@ -61,23 +54,10 @@ export async function dial({ address, port, tls, until, onread, via }: Dial): Pr
 }
 
 /** The operator named it, so that its address may be private. */
-async function upstreamAddress({ host }: SocksUpstream): Promise<string> {
-  const [address] = isIP(host) ? [host] : await hostResolve(host)
+async function upstreamAddress({ host }: SocksUpstream, until: CancelSignal): Promise<string> {
+  const [address] = await hostResolve(host, until)
   if (address === undefined) throw new SandboxError('fetch-failed', 'the upstream proxy has no address')
   return address
-}
-
-async function orCancelled<T>(work: Promise<T>, until: CancelSignal): Promise<T> {
-  let leave = (): void => undefined
-  const cancelled = new Promise<never>((_, reject) => {
-    leave = until.listen(() => reject(until.reason))
-  })
-  try {
-    return await Promise.race([work, cancelled])
-  } finally {
-    leave()
-    work.catch(() => undefined)
-  }
 }
 
 // SECURITY: the address is a literal, so no lookup is needed; an unexpected lookup must fail.

@@ -203,6 +203,32 @@ describe('a stream from the sandbox to its proxy', () => {
     expect(await session.ended).toContain('no proxy')
   })
 
+  test('whose bytes nobody takes is closed if too many wait in all streams, and others go on', async () => {
+    const streams: Duplex[] = []
+    const { agent } = await meet((stream) => void streams.push(stream.on('error', () => {})))
+    const fill = (id: number): void => {
+      agent.say('N', id)
+      for (let at = 0; at < 4; at++) agent.say('D', id, new Uint8Array(WINDOW / 4))
+    }
+    for (let at = 0; at < 300; at++) {
+      fill(TUNNEL + at)
+      await settle()
+    }
+    expect(streams.filter(({ destroyed }) => !destroyed).length).toBe(256)
+    expect(agent.of('U').length).toBe(44)
+    // What is read makes room for another one.
+    streams[0]?.resume()
+    await settle()
+    fill(TUNNEL + 300)
+    await settle()
+    expect([streams[0]?.destroyed, streams.at(-1)?.destroyed]).toEqual([false, false])
+    streams[1]?.destroy()
+    await settle()
+    fill(TUNNEL + 301)
+    await settle()
+    expect(streams.at(-1)?.destroyed).toBe(false)
+  })
+
   test('an agent that opens streams and never reads is disconnected, with bounded memory', async () => {
     const { agent, session } = await meet()
     agent.deaf()

@@ -27,6 +27,8 @@ export interface FrameSender {
   /** Sends without a copy: the payload belongs to the channel until `sent` is called. */
   lend(type: HostFrame, id: number, payload: Uint8Array, sent: () => void): void
   sendNumber(type: HostFrame, id: number, value: number): void
+  /** Counts bytes that wait for a reader, or fewer; false if too many wait in all streams. */
+  countUnread(bytes: number): boolean
   forget(id: number): void
 }
 
@@ -39,6 +41,8 @@ const MAX_TUNNELS = 4096
 /** SECURITY: the limit of unsent data for an agent that does not read; each frame also costs its overhead. */
 const MAX_UNSENT = 64 * 1024 * 1024
 const FRAME_COST = 512
+/** SECURITY: each of thousands of streams may have a window of bytes that nobody takes; together they are limited. */
+const MAX_UNREAD = 64 * 1024 * 1024
 
 /**
  * The host's side of the channel to a guest agent: many commands and streams at once.
@@ -56,6 +60,7 @@ export class Session implements FrameSender {
   #nextId = 1
   #tunnels = 0
   #unsent = 0
+  #unread = 0
   #over: string | undefined
   #renewed: (() => void)[] = []
   #isReady: (status: ReadonlyMap<string, string>) => void = () => {}
@@ -143,6 +148,14 @@ export class Session implements FrameSender {
 
   sendNumber(type: HostFrame, id: number, value: number): void {
     this.#write(numberFrame(type, id, value))
+  }
+
+  countUnread(bytes: number): boolean {
+    this.#unread += bytes
+    if (bytes <= 0 || this.#unread <= MAX_UNREAD) return true
+    // A stream is not told when the last of its bytes are read.
+    for (const one of this.#listeners.values()) if (one instanceof GuestStream) one.countUnread()
+    return this.#unread <= MAX_UNREAD
   }
 
   forget(id: number): void {

@@ -17,6 +17,8 @@ export class GuestStream extends Duplex implements FrameListener {
   #consumed = 0
   /** SECURITY: how much the agent may still send. */
   #received = WINDOW
+  /** Bytes that wait for the reader, as far as they are counted. */
+  #unread = 0
   #over = false
   #heardEnd = false
   #waiting: (() => void) | undefined
@@ -90,7 +92,19 @@ export class GuestStream extends Duplex implements FrameListener {
     this.#consumed += bytes.length
     if (this.#received < 0)
       this.#end(new SandboxError('wrong-state', 'the agent sent more data than the window allows'))
-    else if (this.push(bytes)) this.#giveRoom()
+    else {
+      const hasRoom = this.push(bytes)
+      // The agent has done nothing wrong, so it is told.
+      if (!this.countUnread()) this.destroy()
+      else if (hasRoom) this.#giveRoom()
+    }
+  }
+
+  /** Counts what waits for the reader now; false if too much waits in all streams. */
+  countUnread(now = this.destroyed ? 0 : this.readableLength): boolean {
+    const more = now - this.#unread
+    this.#unread = now
+    return this.#sender.countUnread(more)
   }
 
   override _read(): void {
@@ -139,6 +153,7 @@ export class GuestStream extends Duplex implements FrameListener {
       this.#sender.forget(this.#id)
     }
     this.#over = true
+    this.countUnread(0)
     this.#wake()
     done(error)
   }

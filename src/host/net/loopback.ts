@@ -12,11 +12,14 @@ export function connectLoopback(port: number): Promise<Duplex> {
   })
 }
 
-/** SECURITY: each connection costs one of our descriptors; one sandbox must not use all of them. */
-export function maxConnections(): number {
+/** How many descriptors this process may have open. */
+export function descriptorLimit(): number {
   const [, ours] = /^Max open files +(\d+)/m.exec(readText('/proc/self/limits') ?? '') ?? []
-  return Math.min(MAX_CONNECTIONS, Math.floor(Number(ours ?? Number.POSITIVE_INFINITY) / 8))
+  return Number(ours ?? Number.POSITIVE_INFINITY)
 }
+
+/** SECURITY: each connection costs two of our descriptors, of the client and of its server; one sandbox must not use all of them. */
+export const maxConnections = (): number => Math.min(MAX_CONNECTIONS, Math.floor(descriptorLimit() / 16))
 const MAX_CONNECTIONS = 1024
 
 /** A port that listens on the loopback interface. */

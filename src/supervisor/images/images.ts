@@ -98,7 +98,8 @@ export class Images {
   async pull(text: string, { credentials, tenant, say = () => {} }: PullOptions = {}): Promise<ImageTree> {
     const name = parseImageName(text)
     const { mirrors } = this.#assertPermitted(name)
-    const registry = new Registry(name, mirrors, await this.#passwordOf(name, credentials, mirrors))
+    const password = await this.#passwordOf(name, credentials, mirrors)
+    const registry = new Registry(name, mirrors, password, tenant)
     const manifest = await registry.manifest()
     const { digest } = manifest
     const source = `${name.registry}/${name.repository}`

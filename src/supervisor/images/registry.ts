@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { type SafeHead, safeDownload, safeFetch } from '../../egress/fetch/safe-fetch.ts'
+import { type Resolve, resolveFor } from '../../egress/upstream/names.ts'
 import { SandboxError } from '../../model/errors.ts'
 import { DIGEST, type ImageName, imageText } from './image-name.ts'
 
@@ -53,12 +54,15 @@ export class Registry {
   readonly #name: ImageName
   readonly #credentials: Credentials | undefined
   readonly #endpoint: Endpoint
+  readonly #resolve: Resolve
   #authorization: string | undefined
 
-  constructor(name: ImageName, mirrors: readonly Mirror[], credentials?: Credentials) {
+  /** `tenant`: who chose the registry; absent: the operator. */
+  constructor(name: ImageName, mirrors: readonly Mirror[], credentials?: Credentials, tenant = '') {
     this.#name = name
     this.#credentials = credentials
     this.#endpoint = endpointOf(name.registry, mirrors)
+    this.#resolve = resolveFor({ tenant, keyId: 'images' })
   }
 
   /** The manifest for this machine's architecture. */
@@ -167,7 +171,8 @@ export class Registry {
   #options(headers: Readonly<Record<string, string>>, timeoutMs: number) {
     const authorization = this.#authorization === undefined ? {} : { authorization: this.#authorization }
     const { allowPrivate } = this.#endpoint
-    return { headers: { ...headers, ...authorization }, timeoutMs, maxBytes: MANIFEST_BYTES, allowPrivate }
+    const limits = { timeoutMs, maxBytes: MANIFEST_BYTES, allowPrivate }
+    return { headers: { ...headers, ...authorization }, resolve: this.#resolve, ...limits }
   }
 
   /** What the registry asks for: the password itself, or a token that another address gives. */
@@ -189,6 +194,7 @@ export class Registry {
       headers: basic === undefined ? {} : { authorization: basic },
       timeoutMs: ASK_MS,
       allowPrivate,
+      resolve: this.#resolve,
     })
     if (status !== 200) throw this.#failed(status)
     const { token, access_token } = JSON.parse(Buffer.from(body).toString('utf8')) as Json

@@ -24,7 +24,7 @@ export type Post = (
   body: string,
   headers: Readonly<Record<string, string>>,
   /** SECURITY: only the operator's own webhooks may reach the private addresses that the operator allowed. */
-  options: { readonly mayReachPrivate: boolean },
+  options: { readonly mayReachPrivate: boolean; readonly tenant: string },
 ) => Promise<number>
 
 /** What webhook delivery is made of. */
@@ -223,7 +223,7 @@ export class Webhooks {
         'webhook-timestamp': time,
         'webhook-signature': signatureOf(this.#parts.secrets.open(row), `${row.id}-${seq}.${time}.${body}`),
       },
-      { mayReachPrivate: row.tenant === '*' },
+      { mayReachPrivate: row.tenant === '*', tenant: row.tenant },
     )
     if (status < 200 || status > 299) throw new SandboxError('internal', `the webhook answered ${status}`)
   }
