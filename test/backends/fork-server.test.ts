@@ -131,6 +131,7 @@ describe('when it is killed', () => {
   })
 
   test('while sandboxes start, each of them starts or fails, and none waits for ever', async () => {
+    let killed: readonly string[] = []
     for (let round = 0; round < (FULL ? 20 : 4); round++) {
       const starting = Array.from({ length: 12 }, async (_, index) => {
         await sleep(index * 5)
@@ -143,10 +144,13 @@ describe('when it is killed', () => {
       })
       for (let kill = 0; kill < 3; kill++) {
         await sleep(15 + 7 * round)
-        for (const pid of serversOf(process.pid)) process.kill(Number(pid), 'SIGKILL')
+        killed = serversOf(process.pid)
+        for (const pid of killed) process.kill(Number(pid), 'SIGKILL')
       }
       await Promise.allSettled(starting)
     }
+    // What starts before the exit is known fails, as above.
+    expect(await until(() => !serversOf(process.pid).some((pid) => killed.includes(pid)))).toBe(true)
     await using next = await testHost.open()
     expect((await next.exec(['true'])).outcome).toEqual({ kind: 'exited', code: 0 })
   }, 60_000)

@@ -4,6 +4,7 @@ import { isMainThread } from 'node:worker_threads'
 import { LateStream } from '../broker/late-stream.ts'
 import { RemoteChild } from '../broker/remote-child.ts'
 import { type Frame, FrameReader, fieldsOf, frame, numberFrame } from '../guest/frames.ts'
+import { endOrphanProcesses } from './orphans.ts'
 import { type Child, type Launch, type OnTunnel, serveHandedOver, startForkServerProcess } from './spawn.ts'
 
 /** How long a fork server without launchers is kept. */
@@ -11,6 +12,9 @@ const IDLE_MS = 10_000
 /** The agent accepts larger frames; a launch that is larger than this is started without it. */
 const MAX_LAUNCH = 1024 * 1024
 const [STDERR, CONTROL] = [2, 3]
+/** Launchers take a moment to end; how often, and how many times at least, is looked for what they left. */
+const ORPHAN_MS = 100
+const ORPHAN_LOOKS = 5
 const NOTHING = new Uint8Array()
 
 type Message = { readonly id: number; readonly pid: number; readonly isListener: boolean }
@@ -122,10 +126,22 @@ class ForkServer {
 
   /** The kernel kills the launchers with their parent. */
   #over(tell: (child: RemoteChild) => void): void {
+    const wasEnding = this.isOver && this.#children.size === 0
     this.isOver = true
     clearTimeout(this.#idle)
     this.#requests.destroy()
     for (const child of [...this.#children.values()]) tell(child)
+    if (!wasEnding) this.#endOrphans()
+  }
+
+  /** A launcher that is killed while it starts bubblewrap can leave a process that keeps the launcher's channels open. */
+  #endOrphans(): void {
+    let looks = 0
+    const look = (): void => {
+      endOrphanProcesses()
+      if (++looks < ORPHAN_LOOKS || this.#children.size > 0) setTimeout(look, ORPHAN_MS).unref()
+    }
+    look()
   }
 }
 

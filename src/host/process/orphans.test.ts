@@ -1,5 +1,6 @@
 import { spawn } from 'node:child_process'
-import { readFileSync, readlinkSync } from 'node:fs'
+import { once } from 'node:events'
+import { existsSync, readFileSync, readlinkSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
 import { endOrphanProcesses, groupName } from './orphans.ts'
 
@@ -26,6 +27,24 @@ describe.runIf(process.platform === 'linux')('orphans of exited processes', () =
     expect(await ended).toBe('SIGKILL')
     expect(others.map(({ exitCode, signalCode }) => exitCode ?? signalCode)).toEqual([null, null, null, null])
     for (const other of others) other.kill('SIGKILL')
+  })
+
+  test('are killed when the leader of their group has exited, although their owner runs', async () => {
+    const own = `ringfence-bwrap-${space}-${process.pid}-${startOf(process.pid)}`
+    const shell = spawn('/bin/bash', ['-c', `(exec -a ${own} sleep 60) & echo $!; wait`], {
+      detached: true,
+      stdio: ['ignore', 'pipe', 'ignore'],
+    })
+    const [line] = (await once(shell.stdout, 'data')) as [Buffer]
+    const orphan = Number(line)
+    const isRunning = (): boolean => readFileSync(`/proc/${orphan}/cmdline`, 'utf8').startsWith(own)
+    await expect.poll(isRunning).toBe(true)
+    endOrphanProcesses()
+    expect(isRunning()).toBe(true)
+    shell.kill('SIGKILL')
+    await once(shell, 'exit')
+    expect(endOrphanProcesses()).toBe(1)
+    await expect.poll(() => existsSync(`/proc/${orphan}/exe`)).toBe(false)
   })
 
   test('cgroup names contain this process', () => {

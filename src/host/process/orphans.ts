@@ -38,17 +38,26 @@ const PROCESS = new RegExp(`^${OWNER_PREFIX}-(\\d+)-(\\d+)-(\\d+)$`)
 
 /**
  * Kills orphaned processes: bubblewrap hangs forever if its parent exits between fork and prctl(PR_SET_PDEATHSIG). They
- * are found by the owner in their name, and killed only if that owner has exited.
+ * are found by the owner in their name, and killed only if that owner has exited, or the process that leads their group: that is
+ * the parent, which holds nothing back that could end them.
  */
 export function endOrphanProcesses(): number {
   const space = pidSpace()
   const orphans = readdirSync('/proc').filter((pid) => {
     if (!/^\d+$/.test(pid)) return false
     const [, itsSpace, owner, start] = PROCESS.exec(programOf(pid)) ?? []
-    return owner !== undefined && itsSpace === space && startOf(Number(owner)) !== start
+    if (owner === undefined || itsSpace !== space) return false
+    return startOf(Number(owner)) !== start || hasLostLeader(pid)
   })
   for (const pid of orphans) endProcess(Number(pid))
   return orphans.length
+}
+
+/** INVARIANT: the number of a group is not used again while the group has a member. */
+function hasLostLeader(pid: string): boolean {
+  const group = fieldsOf(pid)?.[2]
+  const state = group && group !== '0' ? fieldsOf(group)?.[0] : 'unknown'
+  return state === undefined || state === 'Z' || state === 'X'
 }
 
 function programOf(pid: string): string {
@@ -92,10 +101,13 @@ function namesIn(dir: string): string[] {
   }
 }
 
-function startOf(pid: number): string | undefined {
+const startOf = (pid: number): string | undefined => fieldsOf(pid)?.[19]
+
+/** What the kernel says of a process, from its state on; undefined if it has exited. */
+function fieldsOf(pid: number | string): readonly string[] | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
-    return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19]
+    return stat.slice(stat.lastIndexOf(')') + 2).split(' ')
   } catch {
     return undefined
   }
