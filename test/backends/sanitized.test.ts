@@ -1,4 +1,5 @@
 import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs'
+import { constants } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { PROTOCOL_VERSION } from '../../src/host/guest/frames.ts'
@@ -241,8 +242,18 @@ function hostLie(random: (below: number) => number): Buffer {
   const damage = random(200)
   if (damage === 0) bytes[random(bytes.length)] = random(256)
   if (damage > 190 && bytes.length > 9) bytes[9 + random(bytes.length - 9)] = random(256)
-  return bytes
+  return sendsFault(bytes) ? agentFrame('S', id, number32(15)) : bytes
 }
+
+/**
+ * Signals that the sanitizers report as faults of the program, also when another process sent them:
+ * a command that has not started yet is still the agent's own code.
+ */
+const FAULTS = ['SIGILL', 'SIGTRAP', 'SIGABRT', 'SIGBUS', 'SIGFPE', 'SIGSEGV'].map(
+  (name) => constants.signals[name as NodeJS.Signals],
+)
+const sendsFault = (frame: Buffer): boolean =>
+  frame[0] === 'S'.charCodeAt(0) && frame.length >= 13 && FAULTS.includes(frame.readUInt32LE(9))
 
 /** An archive of one extended header and an empty file. */
 function paxOf(record: string): Buffer {

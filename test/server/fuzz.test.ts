@@ -126,6 +126,8 @@ async function send({ route, id, other, query, body, type }: Sample): Promise<vo
     headers: { authorization: `Bearer ${home.admin}`, ...(type ? { 'content-type': type } : {}) },
     ...(method === 'GET' ? {} : { body }),
     signal: AbortSignal.timeout(30_000),
+  }).catch((error: unknown) => {
+    throw new Error(`no answer to ${method} ${path} ${text} ${body.slice(0, 500)}`, { cause: error })
   })
   await response.arrayBuffer()
   expect(
