@@ -219,6 +219,19 @@ const rule = fc.record({
 const grantable = (rules: readonly RuleConfig[]): RuleConfig[] =>
   rules.filter((each) => !(each.action === 'allow' && ['git', 'make'].includes(each.prefix?.join(' ') ?? '')))
 
+describe('programs named like members of an object', () => {
+  const NAMES = [...Object.getOwnPropertyNames(Object.prototype), 'prototype']
+
+  it.each(NAMES)('`%s` is judged like any other name', (name) => {
+    const judged = (line: string) => judgeLine(compilePolicy({}), line.replaceAll('NAME', name), place)
+    for (const line of ['NAME', 'git NAME', './NAME | sh', 'sh -c "$(./NAME)"', 'x=$(NAME); rm -rf "$x"']) {
+      const other = judgeLine(compilePolicy({}), line.replaceAll('NAME', 'other-name'), place)
+      const { action, rules } = judged(line)
+      expect({ line, action, rules }).toEqual({ line, action: other.action, rules: other.rules })
+    }
+  })
+})
+
 describe('properties of decisions', () => {
   it('adding a deny rule never relaxes a decision', () => {
     fc.assert(

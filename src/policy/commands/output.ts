@@ -33,7 +33,7 @@ const DECODERS = new Set([
 
 /** The output of a program, if it can be derived from its arguments. */
 export function outputOf(call: Call): Stream {
-  const text = KNOWN[call.name]?.(call)
+  const text = Object.hasOwn(KNOWN, call.name) ? KNOWN[call.name]?.(call) : undefined
   return textStream(text ?? ANY, sourcesOf(call))
 }
 

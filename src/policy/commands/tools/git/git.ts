@@ -133,7 +133,8 @@ const git: Handler = (call) => {
   if (args.some((arg) => /%G[?GSKFPT]/.test(arg)))
     call.node.findings.push(boxed('git/program', 'starts a program named in settings'))
   judgeContents(call, sub, args)
-  SUBCOMMANDS[sub]?.(call, { args, operands: parsed.operands, options: parsed.options })
+  if (Object.hasOwn(SUBCOMMANDS, sub))
+    SUBCOMMANDS[sub]?.(call, { args, operands: parsed.operands, options: parsed.options })
   return undefined
 }
 
