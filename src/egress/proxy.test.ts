@@ -5,6 +5,7 @@ import { connect, type Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { SandboxError } from '../model/errors.ts'
+import { Descriptors } from './descriptors.ts'
 import { socksRequest, talk, talking, World } from './testkit/world.ts'
 
 let world: World
@@ -399,17 +400,19 @@ describe('many at once', () => {
   it('serves concurrent clients, and refuses those above the limit', async () => {
     const count = full ? 4000 : 300
     const server = await world.http()
-    const { port, proxy } = await world.proxy({ limits: { connections: count } })
+    // Those of this process may not be enough for so many.
+    const descriptors = new Descriptors(32 * count)
+    const { port, proxy } = await world.proxy({ limits: { connections: count }, descriptors })
     const answers = await Promise.all(
       Array.from({ length: count }, () => getThrough(port, 'a.example', server)),
     )
     const wrong = answers.filter((answer) => !answer.endsWith('hello')).map((answer) => answer.slice(0, 200))
     expect([...new Set(wrong)]).toEqual([])
     const idle = Array.from({ length: count }, () => connect(port, '127.0.0.1').on('error', () => undefined))
-    await expect.poll(() => proxy.size).toBe(count)
+    await expect.poll(() => proxy.size, { timeout: 30_000 }).toBe(count)
     expect(await getThrough(port, 'a.example', server)).toMatch(/503 [\s\S]*too many connections/)
     for (const socket of idle) socket.destroy()
-    await expect.poll(() => proxy.size).toBe(0)
+    await expect.poll(() => proxy.size, { timeout: 30_000 }).toBe(0)
   })
 })
 

@@ -11,7 +11,16 @@ let home: TestServer
 let sandbox = ''
 beforeAll(async () => {
   home = await startTestServer(
-    '[server]\nrequests_per_second = 1000000\nwrong_keys_per_second = 1000000\nmax_sandboxes = 4\n',
+    [
+      ...[
+        '[server]',
+        'requests_per_second = 1000000',
+        'wrong_keys_per_second = 1000000',
+        'max_sandboxes = 4',
+      ],
+      // A random command can be one that needs approval: nobody answers, and its request waits for the expiry.
+      'approval_timeout_secs = 1',
+    ].join('\n'),
   )
   sandbox = (await home.call('POST', '/v1/sandboxes', { body: { backend: 'mock' } })).json.id
 })
