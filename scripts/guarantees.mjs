@@ -199,7 +199,8 @@ claimed only with hardware virtualization. For the drivers \`firecracker\` and \
 fakes that reject unknown fields (\`src/backends/microvm/drivers/documents.test.ts\`); they have never started a machine.
 
 \`kubernetes\` was run on a cluster of version 1.20 with containerd and runc. It does not enforce NetworkPolicy, so \`net.*\` was only seen
-refused there ([docs/kubernetes.md](docs/kubernetes.md)).
+refused there ([docs/kubernetes.md](docs/kubernetes.md)). Its column can be from an earlier run, with fewer
+attacks than the others.
 
 \`e2b\` and \`openshell\` run on other machines and are not in the table: their guarantees (no access to files, processes, variables or addresses of
 this host except what was sent; output limit) follow from running elsewhere, and are covered by ordinary tests, not by attacks. \`e2b\` is
